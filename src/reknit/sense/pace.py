@@ -1,0 +1,105 @@
+"""What is usual for a job, and when silence becomes a hang.
+
+The deadline is learnt, never one fixed number: a step that takes 40 ms and one that takes 90 s need different patience,
+and so do a first compilation, a checkpoint and an evaluation.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from reknit.model.policy import Stall
+    from reknit.model.progress import RankProgress
+    from reknit.model.state import JobView, Pace
+
+Activity = Literal["startup", "step", "checkpoint", "evaluation"]
+
+KEEP_STEPS = 64
+"""Enough for a median that one odd step does not move, few enough to follow a change within a minute of training."""
+
+_WORDS: tuple[tuple[Activity, tuple[str, ...]], ...] = (
+    ("evaluation", ("eval", "valid", "test")),
+    ("checkpoint", ("checkpoint", "ckpt", "save", "saving")),
+    ("startup", ("start", "warm", "init", "load", "compile", "restore", "setup")),
+)
+
+
+def activity(progress: RankProgress | None) -> Activity:
+    """What a rank is doing, from the name of its phase; before the first step it is starting up."""
+    if progress is None:
+        return "startup"
+    name = progress.phase.lower()
+    for kind, words in _WORDS:
+        if any(word in name for word in words):
+            return kind
+    return "startup" if progress.step < 0 else "step"
+
+
+def last_sign(progress: RankProgress | None, attempt_started_at: float) -> float:
+    """When a rank last showed that it is getting on."""
+    if progress is None:
+        return attempt_started_at
+    return max(
+        attempt_started_at,
+        progress.step_at,
+        progress.phase_at,
+        progress.alive_at,
+        progress.saved_at,
+        progress.loaded_at,
+    )
+
+
+def patience(pace: Pace, policy: Stall, what: Activity) -> float:
+    """How many seconds of silence are still usual for this activity."""
+    if what == "step":
+        if not pace.steps:
+            return policy.step_ceiling_s
+        usual = policy.multiple * median(pace.steps)
+        bounded = min(max(usual, policy.step_floor_s), policy.step_ceiling_s)
+        return max(bounded, policy.gap_multiple * pace.longest_gap)
+    longest, floor, ceiling = {
+        "startup": (pace.startup, policy.startup_floor_s, policy.startup_ceiling_s),
+        "checkpoint": (pace.checkpoint, policy.checkpoint_floor_s, policy.checkpoint_ceiling_s),
+        "evaluation": (pace.evaluation, policy.evaluation_floor_s, policy.evaluation_ceiling_s),
+    }[what]
+    if longest <= 0:
+        return ceiling
+    return min(max(policy.multiple * longest, floor), ceiling)
+
+
+def stall_deadline(job: JobView, rank: int, policy: Stall) -> float | None:
+    """When this rank's silence becomes a hang; None where nothing is known of its progress, or it has ended."""
+    view = job.ranks.get(rank)
+    if view is None or view.exited:
+        return None
+    if view.progress is None and rank not in job.had_progress:
+        return None
+    what = activity(view.progress)
+    if what == "step" and view.progress is not None and view.progress.step < 0:
+        what = "startup"
+    return last_sign(view.progress, job.attempt_started_at) + patience(job.pace, policy, what)
+
+
+def learn(job: JobView, before: RankProgress | None, after: RankProgress) -> None:
+    """Take one rank's news into what is usual for its job."""
+    pace = job.pace
+    pace.steps = [*pace.steps, *(d for d in after.durations if d > 0)][-KEEP_STEPS:]
+    if before is None or before.step < 0:
+        if after.step >= 0 and after.step_at > 0:
+            pace.startup = max(pace.startup, after.step_at - job.attempt_started_at)
+        return
+    gap = last_sign(after, 0.0) - last_sign(before, 0.0)
+    what = activity(before)
+    if what == "step":
+        if after.step > before.step:
+            steps = after.step - before.step
+            longest = max(max(after.durations, default=0.0), gap / steps)
+            pace.longest_gap = max(pace.longest_gap, min(longest, gap))
+    elif after.phase != before.phase and before.phase_at > 0:
+        spent = max(0.0, after.phase_at - before.phase_at)
+        if what == "checkpoint":
+            pace.checkpoint = max(pace.checkpoint, spent)
+        elif what == "evaluation":
+            pace.evaluation = max(pace.evaluation, spent)
