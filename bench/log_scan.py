@@ -1,8 +1,10 @@
-"""How fast a training log is read: MB/s of the training sense, and of Python's `re`, one pattern after another, as
-the measure of what a plain script does. Usage: python bench/log_scan.py [--megabytes N] [--block-kib N]
+"""How fast a training log is read: MB/s of the training sense, and of Python's `re`, one pattern after
+another, as the measure of what a plain script does.
 
-The log is ordinary: steps, data and memory lines; one line in a thousand says that something failed, among them whole
-tracebacks. `re` gets the same rows and a smaller piece of the same log, because it takes that long.
+Usage: python bench/log_scan.py [--megabytes N] [--block-kib N]
+
+The log is ordinary: steps, data and memory lines; one line in a thousand says that something failed, among
+them whole tracebacks. `re` gets the same rows and a smaller piece of the log, because it takes that long.
 """
 
 from __future__ import annotations
@@ -18,44 +20,54 @@ from reknit.sense.text import lines_of
 from reknit.sense.training_log import TrainingLogSense
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from reknit.catalog.row import Catalog
 
 _FAILURES = (
-    "[rank3]:[E1104 09:12:44.120 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=733, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600031 milliseconds before timing out.",
+    (
+        "[rank3]:[E1104 09:12:44.120 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=733, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600031 milliseconds before "
+        "timing out."
+    ),
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB.",
-    'Traceback (most recent call last):\n  File "/job/train.py", line 88, in main\n    step(batch)\n'
-    '  File "/job/train.py", line 41, in step\n    loss = model(batch)["loss"]\nKeyError: \'loss\'',
+    (
+        'Traceback (most recent call last):\n  File "/job/train.py", line 88, in main\n    step(batch)\n'
+        '  File "/job/train.py", line 41, in step\n    loss = model(batch)["loss"]\nKeyError: \'loss\''
+    ),
     "OSError: [Errno 28] No space left on device: '/checkpoints/step_900.pt'",
 )
 
 
 def ordinary_log(megabytes: int, *, failures: bool) -> bytes:
     """A log of about this size; always the same one."""
-    rng = random.Random(20260101)  # noqa: S311 - a log, not a secret
+    rng = random.Random(20260101)
     lines: list[str] = []
     size = step = 0
     while size < megabytes * 1_000_000:
         step += 1
-        line = next(_lines(rng, step))
-        if failures and rng.random() < 0.001:  # noqa: PLR2004 - one in a thousand
+        line = _ordinary_line(rng, step)
+        if failures and rng.random() < 0.001:
             line = rng.choice(_FAILURES)
         lines.append(line)
         size += len(line) + 1
     return ("\n".join(lines) + "\n").encode()
 
 
-def _lines(rng: random.Random, step: int) -> Iterator[str]:
+def _ordinary_line(rng: random.Random, step: int) -> str:
     stamp = f"2026-02-03 04:{step // 60 % 60:02d}:{step % 60:02d},{rng.randrange(1000):03d}"
-    yield rng.choice(
+    return rng.choice(
         (
-            f"{stamp} INFO trainer: step {step} | loss {rng.random() * 9:.4f} | lr 2.91e-04 | grad norm "
-            f"{rng.random():.3f} | tokens/s {rng.randrange(9000, 12000)} | mem 61.2 GiB",
-            f"[rank{rng.randrange(8)}]: {stamp} DEBUG data: shard {rng.randrange(4096)} opened, 1024 samples left",
-            f" iteration {step:8d}/  500000 | consumed samples: {step * 512:12d} | elapsed time per iteration (ms): "
-            f"{rng.random() * 9000:.1f} | lm loss: {rng.random() * 9:.6E} | number of nan iterations:   0 |",
+            (
+                f"{stamp} INFO trainer: step {step} | loss {rng.random() * 9:.4f} | lr 2.91e-04 | grad norm "
+                f"{rng.random():.3f} | tokens/s {rng.randrange(9000, 12000)} | mem 61.2 GiB"
+            ),
+            f"[rank{rng.randrange(8)}]: {stamp} DEBUG data: shard {rng.randrange(4096)} opened, 1024 left",
+            (
+                f" iteration {step:8d}/  500000 | consumed samples: {step * 512:12d} | elapsed time per "
+                f"iteration (ms): {rng.random() * 9000:.1f} | lm loss: {rng.random() * 9:.6E} | "
+                "number of nan iterations:   0 |"
+            ),
             f"{stamp} WARNING trainer: retrying the upload of metrics, no error so far",
         )
     )
@@ -95,6 +107,7 @@ def main() -> None:
     quiet = ordinary_log(args.megabytes, failures=False)
     sample = log[: log.rindex(b"\n", 0, min(len(log), 1_000_000)) + 1]
     block = args.block_kib * 1024
+    training_sense(catalog, b"", block)  # the patterns are compiled once in a process, not once in a log
     lines = log.count(b"\n")
     print(f"{patterns} patterns, {len(log) / 1e6:.0f} MB, {lines:,} lines, blocks of {args.block_kib} KiB")
     print(f"{'what':44} {'MB/s':>8} {'found':>8}")
@@ -102,7 +115,11 @@ def main() -> None:
         ("training sense, no failure", lambda: training_sense(catalog, quiet, block), len(quiet)),
         ("training sense, 0.1 % failure lines", lambda: training_sense(catalog, log, block), len(log)),
         ("the same, blocks of 4 KiB", lambda: training_sense(catalog, log, 4096), len(log)),
-        (f"Python re in turn, {len(sample) / 1e6:.0f} MB of it", lambda: plain_re(catalog, sample), len(sample)),
+        (
+            f"Python re in turn, {len(sample) / 1e6:.0f} MB of it",
+            lambda: plain_re(catalog, sample),
+            len(sample),
+        ),
     ):
         speed, found = measure(work, size)
         print(f"{title:44} {speed:8.1f} {found:8,}")

@@ -17,7 +17,7 @@ import msgspec
 from reknit.engine import Engine
 from reknit.journal.port import JournalFull
 from reknit.model.commands import WaitUntil
-from reknit.model.events import CommandFailed, Tick
+from reknit.model.events import CommandFailed, Tick, WatchResumed
 from reknit.model.state import EngineState
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Controller:
     async def run(self, done: Callable[[EngineState], bool]) -> None:
         """Work until `done`, and every command has its outcome. Cancel it to stop at once; nothing is lost."""
         try:
+            self.emit(WatchResumed())
             await self._orchestrator.start(self.emit, self._journal.cursors())
             for command in self._journal.open_commands():
                 self._start(command)

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from reknit.account import booking
 from reknit.model import events as ev
 from reknit.model.commands import WaitUntil
-from reknit.model.entities import Entity
 from reknit.model.incidents import JobState, NodeState
-from reknit.model.signals import Signal
 from reknit.model.state import EngineState, JobAccount, JobView, RankView
-from reknit.model.terms import Trust
 from reknit.recover import intake, job_branch, node_branch, progress_watch
 from reknit.recover.desk import Desk
 from reknit.sense.process import exit_signal
@@ -54,19 +51,23 @@ class Engine:
         node_branch.reconcile(desk)
         booking.book_moves(state, desk.moves, desk.change)
         _wake(desk)
-        self.changed = tuple(state.incidents[id_] for id_ in desk.changed if id_ in state.incidents)
+        self.changed = tuple(desk.changed.values())
+        desk.forget_old()
         return tuple(desk.commands)
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due even if nothing happens before; None where nothing waits."""
-        return min(_deadlines(self.state, self.policy), default=None)
+        """When a Tick is due even if nothing happens before; None where nothing waits.
+
+        Cheap: it is asked for after every event. It may be earlier than needed, never later.
+        """
+        return self.state.announced or min(_deadlines(self.state, self.policy), default=None)
 
     def _take(self, desk: Desk, event: ev.AnyEvent) -> None:
         match event:
             case ev.ProgressSeen():
                 progress_watch.progress(desk, event, booking.book_progress)
             case ev.SignalSeen():
-                intake.take(desk, event.signal)
+                intake.take(desk, intake.usable(event.signal, desk.now))
             case ev.RankExited():
                 _rank_exited(desk, event)
             case ev.AttemptStarted():
@@ -94,8 +95,22 @@ class Engine:
                 desk.state.brake.quarantined = []
                 desk.state.brake.codes = {}
                 _look_again(desk)
+            case ev.WatchResumed():
+                _watch_resumed(desk)
             case ev.Tick():
                 pass
+
+
+def _watch_resumed(desk: Desk) -> None:
+    """Whatever waits for a fact gets its time anew: nobody could have reported it meanwhile."""
+    for job in desk.state.jobs.values():
+        job.watching_since = desk.now
+    for incident in desk.state.open_incidents():
+        if incident.job is not None and incident.job.open:
+            job_branch.wait_anew(desk, incident.id)
+        for branch in incident.nodes:
+            if branch.open:
+                node_branch.wait_anew(desk, incident.id, branch)
 
 
 def _rank_exited(desk: Desk, event: ev.RankExited) -> None:
@@ -108,7 +123,7 @@ def _rank_exited(desk: Desk, event: ev.RankExited) -> None:
     view.exited, view.ok, view.asked = True, event.code == 0, event.asked
     signal = exit_signal(event, desk.catalog, job.node_of(event.rank))
     if signal is not None and job.told_attempt != job.attempt:
-        job_branch.suspect(desk, job, signal)
+        job_branch.suspect(desk, job, intake.usable(signal, desk.now))
 
 
 def _attempt_started(desk: Desk, event: ev.AttemptStarted) -> None:
@@ -119,6 +134,7 @@ def _attempt_started(desk: Desk, event: ev.AttemptStarted) -> None:
     job.ranks = {place.rank: RankView() for place in event.placement}
     job.attempt_started_at = desk.now
     job.attempt_high, job.resumed_step = -1, -1
+    desk.recount = True
     incident = _open_for(desk, job)
     if incident is not None:
         job_branch.started(desk, incident.id, event.attempt)
@@ -132,22 +148,9 @@ def _attempt_ended(desk: Desk, event: ev.AttemptEnded) -> None:
     incident = _open_for(desk, job)
     if incident is not None:
         booking.attempt_ended(desk, job, incident)
-    elif job.told_attempt != job.attempt and not all(view.ok or view.asked for view in job.ranks.values()):
-        job_branch.suspect(desk, job, _vanished(desk, job))
-
-
-def _vanished(desk: Desk, job: JobView) -> Signal:
-    return Signal(
-        code="process.vanished",
-        entity=Entity("job", job.spec.id),
-        first_seen=desk.now,
-        last_seen=desk.now,
-        source="process",
-        trust=Trust.NODE_SERVICE,
-        job=job.spec.id,
-        attempt=job.attempt,
-        excerpt="the gang's processes are gone and nobody saw how they ended",
-    )
+    explained = bool(job.ranks) and all(view.ok or view.asked for view in job.ranks.values())
+    if not explained and (job_branch.watched(incident) if incident else job.told_attempt != job.attempt):
+        job_branch.suspect(desk, job, job_branch.vanished(desk, job))
 
 
 def _job_succeeded(desk: Desk, event: ev.JobSucceeded) -> None:
@@ -217,6 +220,7 @@ def _node_seen(desk: Desk, event: ev.NodeSeen) -> None:
 
 def _node_gone(desk: Desk, name: str) -> None:
     desk.state.nodes.pop(name, None)
+    node_branch.let_jobs_use(desk, name)
     for incident in desk.state.open_incidents():
         branch = incident.branch(name)
         if branch is not None:
@@ -225,6 +229,7 @@ def _node_gone(desk: Desk, name: str) -> None:
 
 def _person_releases(desk: Desk, event: ev.NodeReleaseRequested) -> None:
     who = event.by or "a person"
+    node_branch.let_jobs_use(desk, event.node)
     for incident in desk.state.open_incidents():
         branch = incident.branch(event.node)
         if branch is not None:
@@ -272,7 +277,8 @@ def _deadlines(state: EngineState, policy: Policy) -> list[float]:
 def _wake(desk: Desk) -> None:
     """Ask for a Tick where something is due sooner than was asked before."""
     state = desk.state
-    due = min(_deadlines(state, desk.policy) if not state.announced else desk.wakes, default=None)
+    everything = desk.recount or not state.announced
+    due = min(_deadlines(state, desk.policy) if everything else desk.wakes, default=None)
     if due is None:
         return
     due = max(due, desk.now)

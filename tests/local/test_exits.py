@@ -8,8 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from conftest import Recorder, eventually, python, run, shell
-
+from local.bench import Recorder, eventually, python, run, shell
 from reknit.model.commands import RestartGang, StopJob
 from reknit.model.events import (
     AttemptEnded,
@@ -24,7 +23,7 @@ from reknit.model.events import (
 )
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from local.bench import Bench
 
 STOP = StopJob("stop-1", "inc-1", "the same failure twice", 2e9, job="job", attempt=1, grace_s=5.0)
 
@@ -55,7 +54,7 @@ def test_a_gang_that_ends_well_is_reported_as_succeeded_after_everything_else(be
 
 
 def test_exit_codes_and_signals_are_told_apart(bench: Bench) -> None:
-    script = 'case $RANK in 0) exit 3;; 1) kill -SEGV $$;; 2) exit 0;; 3) kill -KILL $$;; esac'
+    script = "case $RANK in 0) exit 3;; 1) kill -SEGV $$;; 2) exit 0;; 3) kill -KILL $$;; esac"
 
     async def story() -> None:
         emit = Recorder()
@@ -83,7 +82,9 @@ def test_a_command_that_cannot_be_executed_says_so_in_the_ranks_own_log(bench: B
         exited = await emit.until(RankExited)
         await local.close()
         assert (exited[0].code, exited[0].signal) == (127, None)
-        assert "'/no/such/program' cannot be used: No such file" in (bench.rank(1, 0) / "output.log").read_text()
+        assert (
+            "'/no/such/program' cannot be used: No such file" in (bench.rank(1, 0) / "output.log").read_text()
+        )
 
     run(story())
 
@@ -105,7 +106,7 @@ def test_a_file_without_the_right_to_execute_gives_126(bench: Bench) -> None:
 def test_what_a_rank_said_is_reported_before_its_end_even_without_a_last_newline(bench: Bench) -> None:
     code = (
         "import sys; sys.stderr.write('''iteration 7 | loss 0.25 |\nTraceback (most recent call last):\n"
-        '''  File "train.py", line 9, in step\n    f()\nZeroDivisionError: division by zero'''
+        """  File "train.py", line 9, in step\n    f()\nZeroDivisionError: division by zero"""
         "'''); sys.exit(1)"
     )
 
@@ -142,7 +143,9 @@ def test_progress_comes_from_the_log_until_the_progress_file_shows_a_step(bench:
 
         source = str(Path(reknit.__file__).parent.parent)
         emit = Recorder()
-        local = bench.open((*python(code), source), nodes=1, log_regex=r"iteration (?P<step>\d+) \| loss: (?P<loss>[\d.]+)")
+        local = bench.open(
+            (*python(code), source), nodes=1, log_regex=r"iteration (?P<step>\d+) \| loss: (?P<loss>[\d.]+)"
+        )
         await local.start(emit, {})
         seen: list[int] = []
 
@@ -241,7 +244,9 @@ def test_a_stop_ends_in_sigkill_once_the_grace_period_of_the_command_is_over(ben
 def test_a_stopped_rank_is_woken_so_that_it_need_not_be_killed(bench: Bench) -> None:
     async def story() -> None:
         emit = Recorder()
-        local = bench.open(shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"), nodes=1, grace_s=60.0)
+        local = bench.open(
+            shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"), nodes=1, grace_s=60.0
+        )
         await local.start(emit, {})
         await eventually(lambda: "up" in (bench.rank(1, 0) / "output.log").read_text(), "the rank")
         pid = json.loads((bench.rank(1, 0) / "shim.json").read_text())["rank_pid"]

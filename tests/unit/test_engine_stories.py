@@ -375,11 +375,21 @@ def test_what_is_only_observed_is_reported_once() -> None:
         story.tell(ev.CommandDone(capture.id))
     story.wait(600)
     assert len(story.incidents) == 1
+    story.train(1)
     story.exit(1, signal=9)
+    story.wait(5)
+    assert len(story.incidents) == 2, "it went on in between: this is something new"
     story.exit(2, code=1, after=30)
     story.wait(60)
-    assert len(story.incidents) == 1
-    story.train(1)
-    story.exit(3, signal=9)
-    story.wait(5)
     assert len(story.incidents) == 2
+
+
+def test_silence_while_nobody_watched_is_no_hang() -> None:
+    story = Story()
+    story.train(100, save=True)
+    story.now += 3600
+    story.tell(ev.WatchResumed())
+    story.wait(50)
+    assert story.incidents == []
+    story.wait(20)
+    assert len(story.given(cmd.CaptureEvidence)) == 1

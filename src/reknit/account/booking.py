@@ -12,9 +12,8 @@ from reknit.model.terms import Phase
 from reknit.recover import job_branch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
-    from reknit.model.events import ProgressSeen
     from reknit.model.incidents import Incident
     from reknit.model.progress import RankProgress
     from reknit.model.state import EngineState, JobView
@@ -68,11 +67,11 @@ def job_ended(job: JobView, now: float) -> None:
     job.account.ended = True
 
 
-def book_progress(desk: Desk, job: JobView, event: ProgressSeen) -> None:
+def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> None:
     """Book up to the latest step, and move the incident that waits for it."""
     book_moves(desk.state, desk.moves, desk.change)
     desk.moves.clear()
-    news = list(event.ranks.values())
+    news = list(ranks)
     incident = next(
         (i for i in desk.state.open_incidents() if i.job is not None and i.job.open and i.job.job == job.spec.id), None
     )
@@ -98,7 +97,8 @@ def book_progress(desk: Desk, job: JobView, event: ProgressSeen) -> None:
         settle(job.account, at)
         if branch is None:
             job.account.phase = Phase.PRODUCTIVE
-    job.told_attempt = 0
+    if job.told_attempt and not any(view.exited and not view.ok for view in job.ranks.values()):
+        job.told_attempt = 0
     if new_ground:
         job.high_step, job.high_at = step, at
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reknit.cli.render import NOTHING, counted, joined, plain
+from reknit.cli.render import NOTHING, counted, duration, gpu_hours, joined, plain
 from reknit.model.incidents import JobState, NodeState
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _DONE: dict[JobState, str] = {
     JobState.STOPPED: "stopped",
     JobState.DISMISSED: "reported",
 }
+_OUT: dict[NodeState, str] = {NodeState.QUARANTINED: "out", NodeState.WANTED: "to be taken out"}
 
 
 def blamed(incident: Incident) -> str:
@@ -52,13 +53,14 @@ def _signal_of(incident: Incident, diagnosis: Diagnosis, entity: Entity) -> Sign
 
 
 def state_words(incident: Incident) -> str:
-    """Where it stands: `recovered`, `restarting`, `recovered, node1 quarantined`, `closed`."""
+    """Where it stands: `recovered`, `restarting`, `recovered, node1 out`, `closed`."""
     words: list[str] = []
     if incident.job is not None:
         words.append(_DONE.get(incident.job.state, incident.job.state.value))
     for branch in incident.nodes:
         if branch.open:
-            words.append(" ".join(part for part in (plain(branch.node, 40), branch.state.value) if part))
+            word = _OUT.get(branch.state, branch.state.value)
+            words.append(f"{plain(branch.node, 40)} {word}" if branch.node else word)
     return ", ".join(words) or ("open" if incident.open else "closed")
 
 
@@ -106,7 +108,9 @@ def _node_action(branch: NodeBranch) -> str:
 
 def _stopped_by_us(incident: Incident) -> bool:
     """The branch does not tell who ended the job; the story does."""
-    return any(entry.kind == "action" and entry.text.startswith("stop the job") for entry in incident.timeline)
+    return any(
+        entry.kind == "action" and entry.text.startswith("stop the job") for entry in incident.timeline
+    )
 
 
 def took(incident: Incident, now: float) -> float:
@@ -116,8 +120,6 @@ def took(incident: Incident, now: float) -> float:
 
 def cost_words(incident: Incident) -> str:
     """What it cost the job: `5.3 s, 0.012 GPU-h`; a dash where nothing stood."""
-    from reknit.cli.render import duration, gpu_hours  # noqa: PLC0415
-
     bill = incident.bill
     return f"{duration(bill.seconds)}, {gpu_hours(bill.gpu_hours)} GPU-h" if bill.seconds > 0 else NOTHING
 

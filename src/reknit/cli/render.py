@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from reknit.sense.text import clean
@@ -101,8 +102,8 @@ def gpu_hours(hours: float) -> str:
     """GPU-hours with as many digits as mean something: `0.012`, `3.4`, `1,250`."""
     if hours <= 0:
         return "0"
-    if hours < 0.001:  # noqa: PLR2004 - under 4 GPU-seconds
-        return "<0.001"
+    if hours < 0.01:  # noqa: PLR2004 - 36 GPU-seconds
+        return f"{hours:.4f}" if hours >= 0.0001 else "<0.0001"  # noqa: PLR2004
     if hours < 1:
         return f"{hours:.3f}"
     return f"{hours:.1f}" if hours < 1000 else f"{hours:,.0f}"  # noqa: PLR2004
@@ -134,27 +135,45 @@ def bar(fraction: float, width: int) -> str:
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
-def sparkline(values: Sequence[float], width: int, *, from_zero: bool = False) -> str:
-    """The last or, where there are more than `width`, the averaged values as little columns.
+def sparkline(values: Sequence[float], width: int, *, top: float | None = None) -> str:
+    """The values as little columns; where there are more than `width`, neighbours are averaged.
 
-    What is no finite number is left out. `from_zero` shows sizes, else differences are stretched to the whole height.
+    What is no finite number is left out. With `top` a column's height is the value's share of it, else differences are
+    stretched to the whole height.
     """
+    return "".join(_SHADES[min(7, level)] for level in _levels(values, width, 8, top))
+
+
+def chart(values: Sequence[float], width: int, rows: int) -> list[str]:
+    """The same in `rows` lines, the highest first; empty where there is nothing to be seen."""
+    levels = _levels(values, width, 8 * rows, None)
+    if not levels or rows <= 0:
+        return []
+    lines: list[str] = []
+    for row in reversed(range(rows)):
+        heights = (level + 1 - 8 * row for level in levels)
+        lines.append("".join(" " if height <= 0 else _SHADES[min(8, height) - 1] for height in heights))
+    return lines
+
+
+def _levels(values: Sequence[float], width: int, steps: int, top: float | None) -> list[int]:
+    """For each column a whole number from 0 to `steps` - 1."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or width <= 0:
-        return ""
+        return []
     points = _averaged(finite, width)
-    low = 0.0 if from_zero else min(points)
-    span = max(points) - low
+    low = min(points) if top is None else 0.0
+    span = (max(points) if top is None else top) - low
     if span <= 0:
-        return _SHADES[0 if from_zero else 3] * len(points)
-    return "".join(_SHADES[min(7, int((point - low) / span * 8))] for point in points)
+        return [steps // 2 - 1] * len(points)
+    return [min(steps - 1, max(0, int((point - low) / span * steps))) for point in points]
 
 
 def _averaged(values: Sequence[float], width: int) -> list[float]:
     if len(values) <= width:
         return list(values)
     edges = [round(i * len(values) / width) for i in range(width + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def class_name(failure_class: FailureClass) -> str:
@@ -204,10 +223,15 @@ def make_console() -> Console:
 
     from rich.console import Console  # noqa: PLC0415 - drawing is only loaded where something is drawn
 
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="replace")  # a terminal that has no such letter shows "?" and goes on
+    forgive_letters(sys.stdout)
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
     return console
+
+
+def forgive_letters(stream: object) -> None:
+    """Let a terminal that has no such letter show "?" instead of ending the command."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")

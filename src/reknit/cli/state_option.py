@@ -61,7 +61,7 @@ class Run:
         raise UsageProblem(f"there is no incident {plain(text, 60)!r} in {self.root}: {there}")
 
     def commands(self, incident: str) -> list[tuple[AnyCommand, CommandState]]:
-        """The commands of an incident that the journal still holds, oldest first."""
+        """The commands of an incident and how each ended, oldest first."""
         return self._journal.commands(incident)
 
     def engine_state(self, catalog: Catalog) -> EngineState:
@@ -110,7 +110,9 @@ def _existing(state: Path) -> Path:
                 "name the state directory of one with --state"
             ) from error
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageProblem(f"cannot use state directory {state}: {why}; check the path given with --state") from error
+        raise UsageProblem(
+            f"cannot use state directory {state}: {why}; check the path given with --state"
+        ) from error
     if not root.is_dir():
         raise UsageProblem(f"state directory {state} is not a directory; check the path given with --state")
     newest = root / DEFAULT_STATE.name

@@ -27,10 +27,15 @@ def note_quarantine(brake: BrakeState, node: str, now: float, policy: Brake) -> 
     brake.quarantined = [*((at, name) for at, name in brake.quarantined if at > since), (now, node)]
 
 
-def reason_to_trip(brake: BrakeState, code: str, pool_size: int, now: float, policy: Brake) -> str:
-    """Why one more quarantine for this code must not happen, "" if it may."""
+def reason_to_trip(
+    brake: BrakeState, code: str, pool_size: int, now: float, policy: Brake, node: str = ""
+) -> str:
+    """Why one more quarantine for this code must not happen, "" if it may.
+
+    `node` is the one that is to be quarantined: tried again, it is not one more.
+    """
     since = now - policy.window_s
-    fresh = len({name for at, name in brake.quarantined if at > since})
+    fresh = len({name for at, name in brake.quarantined if at > since and name != node})
     limit = max(policy.count, math.floor(pool_size * policy.percent / 100.0))
     if fresh >= limit:
         return (

@@ -62,15 +62,15 @@ def decide(diagnosis: Diagnosis, branch: JobBranch, job: JobView, policy: Policy
     """The rung for this failure of this job, now."""
     stop = _reason_to_stop(diagnosis, branch, job, policy, here)
     if stop:
-        return _allowed(Decision("stop", stop), policy)
+        return allowed(Decision("stop", stop), policy)
     wait = backoff_s(branch.restarts, policy.restarts, here.incident)
     ready_at = branch.since + wait
     if wait > 0 and branch.state != "waiting":
         text = f"{branch.restarts} restarts of this incident have not helped yet: waiting {wait:.0f} s before the next"
-        return _allowed(Decision("wait", text, here.avoid, ready_at, "the back-off to pass"), policy)
+        return allowed(Decision("wait", text, here.avoid, ready_at, "the back-off to pass"), policy)
     if len(here.usable) < job.spec.nodes:
-        return _allowed(_no_room(job, policy, here), policy)
-    return _allowed(Decision("restart", _restart_sentence(job, here), here.avoid), policy)
+        return allowed(_no_room(job, policy, here), policy)
+    return allowed(Decision("restart", _restart_sentence(job, here), here.avoid), policy)
 
 
 def _reason_to_stop(
@@ -88,6 +88,8 @@ def _reason_to_stop(
                 f"the same failure came {_times(len(same))} {at}: {diagnosis.reason}. "
                 "Another restart would fail there again"
             )
+    if branch.next_attempt > job.attempt:
+        return ""  # this restart has been counted already; it is only tried again
     refusal = restart_refusal(job, policy.restarts, here.now)
     return f"{refusal}; the last failure: {diagnosis.reason}" if refusal else ""
 
@@ -113,7 +115,7 @@ def _restart_sentence(job: JobView, here: Situation) -> str:
     return f"restart the gang in place{resume}"
 
 
-def _allowed(decision: Decision, policy: Policy) -> Decision:
+def allowed(decision: Decision, policy: Policy) -> Decision:
     """What the policy lets through; what it does not is reported as what would have been done."""
     action = "stop_job" if decision.rung == "stop" else "restart_job"
     if policy.may(action):

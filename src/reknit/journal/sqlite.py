@@ -90,11 +90,10 @@ class SqliteJournal:
             self._put_cursors(db, cursors)
 
     def snapshot(self, seq: int, state: bytes) -> None:
-        """See `Journal.snapshot`. Forgets the events up to `seq` and the finished commands that they led to."""
+        """See `Journal.snapshot`. Forgets the events up to `seq`; commands stay, as part of their incidents' story."""
         with self._transaction(durable=False) as db:
             db.execute("INSERT OR REPLACE INTO snapshot (only, seq, state) VALUES (1, ?, ?)", (seq, state))
             db.execute("DELETE FROM events WHERE seq <= ?", (seq,))
-            db.execute("DELETE FROM commands WHERE seq <= ? AND state <> 'intended'", (seq,))
 
     def close(self) -> None:
         """Flush and let go. Closing twice does nothing."""

@@ -53,7 +53,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 def open_to_read(path: Path) -> sqlite3.Connection:
     """The file as a journal that is only looked at, also while another process writes. Raises JournalError."""
     with explained(path), contextlib.ExitStack() as on_error:
-        if not path.exists():
+        if not path.is_file():
             raise JournalError(f"no journal at {path}: check the state directory that you named")
         address = f"file:{quote(str(path))}?mode=ro"
         db = _connect(address)

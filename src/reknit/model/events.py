@@ -123,6 +123,10 @@ class BrakeReleased(Event):
     by: str = ""
 
 
+class WatchResumed(Event):
+    """Whoever reports the facts was blind until now (it has just been started): silence before says nothing."""
+
+
 class Tick(Event):
     """Time has passed; deadlines are looked at."""
 
@@ -142,5 +146,6 @@ AnyEvent = (
     | CommandFailed
     | NodeReleaseRequested
     | BrakeReleased
+    | WatchResumed
     | Tick
 )

@@ -76,6 +76,7 @@ class JobView(msgspec.Struct):
         had_progress: ranks of which any attempt has reported progress.
         restarts: times of the restarts that count against the budget.
         reset_step: new steps beyond this one, with a checkpoint, clear the budget; -1 where nothing is to be cleared.
+        watching_since: since when its progress is reported without a break: a silence counts only from here.
         told_attempt: the attempt whose failure was only reported, as the policy wants: it is not reported again until
             the attempt makes another step.
         slow: nodes (or "" for the whole gang) now reported as slow.
@@ -101,6 +102,7 @@ class JobView(msgspec.Struct):
     pace: Pace = msgspec.field(default_factory=Pace)
     restarts: list[float] = []
     reset_step: int = -1
+    watching_since: float = 0.0
     told_attempt: int = 0
     slow: list[str] = []
     recent: list[Signal] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from reknit.model.incidents import Incident, JobBranch, JobState, NodeBranch, TimelineEntry
-from reknit.recover.transitions import move_job, move_node
+from reknit.recover.transitions import BUSY, move_job, move_node
 
 if TYPE_CHECKING:
     from reknit.catalog.row import Catalog
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _TIMELINE_KEEP = 400
 """Entries an incident's timeline keeps; what comes after is dropped from the middle, never from the beginning or end."""
+
+_PAST_KEEP = 64
+"""Closed node branches that an open incident keeps."""
 
 
 class Move(NamedTuple):
@@ -39,9 +42,11 @@ class Desk:
         self.policy = policy
         self.catalog = catalog
         self.commands: list[AnyCommand] = []
-        self.changed: dict[str, None] = {}
+        self.changed: dict[str, Incident] = {}
         self.moves: list[Move] = []
         self.wakes: list[float] = []
+        self.recount = False
+        """Whether silence has become news again, so that all deadlines have to be looked at for the next wake-up."""
 
     def open(self, title: str) -> Incident:
         """A new incident."""
@@ -54,7 +59,7 @@ class Desk:
     def put(self, incident: Incident) -> None:
         """Store an incident's new form."""
         self.state.incidents[incident.id] = incident
-        self.changed[incident.id] = None
+        self.changed[incident.id] = incident
 
     def change(self, id_: str, **fields: Any) -> Incident:
         """Replace fields of an incident."""
@@ -86,11 +91,15 @@ class Desk:
         self.change(id_, job=new)
         self.moves.append(Move(id_, new.job, old.state, to, at))
         self.wakes.append(deadline)
+        self.recount = self.recount or to not in BUSY
         return new
 
     def set_node(self, id_: str, branch: NodeBranch) -> None:
         """Add or replace the open branch of a node."""
-        others = tuple(b for b in self.state.incidents[id_].nodes if b.node != branch.node or not b.open)
+        others = [b for b in self.state.incidents[id_].nodes if b.node != branch.node or not b.open]
+        past = [b for b in others if not b.open]
+        if len(past) > _PAST_KEEP:
+            others.remove(past[0])
         self.change(id_, nodes=(*others, branch))
         self.wakes.append(branch.deadline)
 
@@ -131,9 +140,9 @@ class Desk:
         self.change(id_, closed_at=self.now)
         self.state.open_ids.remove(id_)
         self.say(id_, "state", "closed")
-        self._forget_old()
 
-    def _forget_old(self) -> None:
+    def forget_old(self) -> None:
+        """Drop the oldest closed incidents. Last thing in a call, so that nobody holds one that is gone."""
         excess = len(self.state.incidents) - len(self.state.open_ids) - self.policy.keep_incidents
         if excess > 0:
             closed = [i.id for i in self.state.incidents.values() if not i.open]

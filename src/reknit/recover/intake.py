@@ -6,6 +6,7 @@ happens on a node joins the incident of that node or of the gang that runs there
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,8 +28,10 @@ LOOK_BACK_S = 120.0
 NODE_LOOK_BACK_S = 600.0
 """The same for what a node's kernel said."""
 KEEP_RECENT = 256
+_STALLS = ("job.stall", "rank.stall")
+_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _KEEP_SIGNALS = 512
-_TELL_SIGNALS = 60
+_TELL_ALIKE = 3
 
 
 def take(desk: Desk, signal: Signal) -> str | None:
@@ -36,7 +39,8 @@ def take(desk: Desk, signal: Signal) -> str | None:
     row = desk.catalog.get(signal.code)
     incident = _belongs_to(desk, signal, row)
     if incident is None and _opens_for_node(signal, row):
-        incident = desk.open(_title(signal, row))
+        holder = node_branch.holder_of(desk, signal.node)
+        incident = desk.state.incidents[holder] if holder else desk.open(_title(signal, row))
     if incident is None:
         remember(desk, signal)
         return None
@@ -44,6 +48,26 @@ def take(desk: Desk, signal: Signal) -> str | None:
     if _opens_for_node(signal, row):
         node_branch.concern(desk, incident.id, signal, row)
     return incident.id
+
+
+def usable(signal: Signal, now: float) -> Signal:
+    """The signal with times that can be: a clock that runs ahead or a broken number must not keep anything open."""
+    if 0.0 <= signal.first_seen <= signal.last_seen <= now and signal.count >= 1:
+        return signal
+    last = possible(signal.last_seen, now)
+    return msgspec.structs.replace(
+        signal, first_seen=possible(signal.first_seen, last), last_seen=last, count=max(1, signal.count)
+    )
+
+
+def is_stall(signal: Signal) -> bool:
+    """Whether this is the engine's own remark that a rank or gang is silent, with the last sign that it showed."""
+    return signal.code in _STALLS and _NUMBER.fullmatch(signal.attributes.get("last_sign", "")) is not None
+
+
+def possible(at: float, now: float) -> float:
+    """A time that is not later than now and no NaN."""
+    return at if 0.0 <= at <= now else (0.0 if at < 0.0 else now)
 
 
 def attach(desk: Desk, id_: str, signal: Signal) -> None:
@@ -59,11 +83,15 @@ def attach(desk: Desk, id_: str, signal: Signal) -> None:
             )
             desk.change(id_, signals=(*signals[:index], merged, *signals[index + 1 :]))
             return
-    if len(signals) >= _KEEP_SIGNALS:
+    # A gang of thousands must not, by dying, crowd out the kernel's word of why, which is read a moment later.
+    if len(signals) >= (2 * _KEEP_SIGNALS if signal.trust >= Trust.KERNEL_RECORD else _KEEP_SIGNALS):
         return
     desk.change(id_, signals=(*signals, signal))
-    if len(signals) < _TELL_SIGNALS:
-        row = desk.catalog.get(signal.code)
+    alike = sum(1 for known in signals if known.code == signal.code and known.attempt == signal.attempt)
+    row = desk.catalog.get(signal.code)
+    if alike == _TELL_ALIKE:
+        desk.say(id_, "signal", f"{row.title}: more of the same")
+    elif alike < _TELL_ALIKE:
         where = f"{signal.entity}" + (f" on {signal.node}" if signal.node and signal.entity.kind == "rank" else "")
         desk.say(id_, "signal", f"{row.title}: {where}" + (f" — {signal.excerpt}" if signal.excerpt else ""))
 
@@ -80,12 +108,19 @@ def remember(desk: Desk, signal: Signal) -> None:
 def collect_recent(desk: Desk, id_: str, job: JobView) -> None:
     """Bring what was seen shortly before into an incident that has just got a job branch."""
     since = min(desk.now - LOOK_BACK_S, job.high_at - LOOK_BACK_S / 2 if job.high_at else desk.now)
-    mine = [s for s in job.recent if s.attempt in (0, job.attempt) and s.last_seen >= since]
-    job.recent = [s for s in job.recent if s not in mine]
     nodes = set(job.nodes)
-    near = [s for s in desk.state.recent if s.node in nodes and s.last_seen >= desk.now - NODE_LOOK_BACK_S]
-    desk.state.recent = [s for s in desk.state.recent if s not in near]
-    for signal in sorted([*mine, *near], key=lambda s: s.first_seen):
+
+    def mine(s: Signal) -> bool:
+        return s.attempt in (0, job.attempt) and s.last_seen >= since
+
+    def near(s: Signal) -> bool:
+        return s.node in nodes and s.last_seen >= desk.now - NODE_LOOK_BACK_S
+
+    found = [*filter(mine, job.recent), *filter(near, desk.state.recent)]
+    # A silence that was looked at must be remembered for as long as it lasts.
+    job.recent = [s for s in job.recent if is_stall(s) or not mine(s)]
+    desk.state.recent = [s for s in desk.state.recent if not near(s)]
+    for signal in sorted(found, key=lambda s: s.first_seen):
         attach(desk, id_, signal)
 
 

@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from reknit.decide.ladder import Decision, Situation, decide
+from reknit.decide.budget import DAY_S
+from reknit.decide.ladder import Decision, Situation, allowed, decide
 from reknit.diagnose.evidence import Evidence
 from reknit.diagnose.verdict import diagnose
 from reknit.model.commands import CaptureEvidence, Notify, RestartGang, StopJob
-from reknit.model.incidents import Incident, JobBranch, JobState
+from reknit.model.entities import Entity
+from reknit.model.incidents import Incident, JobBranch, JobState, NodeState
+from reknit.model.signals import Signal
+from reknit.model.terms import Trust
 from reknit.recover import intake
+from reknit.sense import pace
 from reknit.sense.pace import patience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reknit.model.diagnosis import Diagnosis
-    from reknit.model.signals import Signal
     from reknit.model.state import JobView
     from reknit.recover.desk import Desk
 
 _TRIES = 3
 _CAPTURE_RANKS = 64
+_ROUNDS_KEEP = 32
+"""Diagnoses and signatures that an incident keeps: more than any budget allows."""
 _FREE_TO_RETRY = frozenset({JobState.RELOADING, JobState.RECOMPUTING})
 
 
@@ -40,6 +46,27 @@ def suspect(desk: Desk, job: JobView, signal: Signal) -> str:
     elif branch.state in _FREE_TO_RETRY or branch.state == JobState.CAPTURING:
         desk.move_job(id_, JobState.SUSPECTED, deadline, **_again(job, branch))
     return id_
+
+
+def watched(incident: Incident) -> bool:
+    """Whether this incident's gang is believed to run, so that its end is news."""
+    branch = incident.job
+    return branch is not None and (branch.state in _FREE_TO_RETRY or branch.state == JobState.CAPTURING)
+
+
+def vanished(desk: Desk, job: JobView) -> Signal:
+    """A gang that ended without anybody seeing how."""
+    return Signal(
+        code="process.vanished",
+        entity=Entity("job", job.spec.id),
+        first_seen=desk.now,
+        last_seen=desk.now,
+        source="process",
+        trust=Trust.NODE_SERVICE,
+        job=job.spec.id,
+        attempt=job.attempt,
+        excerpt="the gang's processes are gone and nobody saw how they ended",
+    )
 
 
 def hang(desk: Desk, job: JobView, signals: Sequence[Signal], ranks: Sequence[int]) -> None:
@@ -75,12 +102,22 @@ def conclude(desk: Desk, id_: str) -> None:
     job = desk.job(branch.job)
     diagnosis = diagnose(_evidence(desk, incident, branch, job))
     history = (*incident.history, incident.diagnosis) if incident.diagnosis else incident.history
-    desk.change(id_, diagnosis=diagnosis, history=history, title=_title(diagnosis))
+    desk.change(id_, diagnosis=diagnosis, history=history[-_ROUNDS_KEEP:], title=_title(diagnosis))
     desk.say(id_, "diagnosis", f"{diagnosis.failure_class}, {diagnosis.confidence:.0%} sure: {diagnosis.reason}")
-    # An attempt that died before its first step stood where it had loaded its checkpoint.
-    rounds = (*branch.signatures, (diagnosis.signature, max(job.attempt_high, job.resumed_step)))
+    rounds = (*branch.signatures, (diagnosis.signature, _failing_step(job, diagnosis)))
     _avoid(desk, id_, diagnosis, rounds)
     _choose(desk, id_, diagnosis)
+
+
+def _failing_step(job: JobView, diagnosis: Diagnosis) -> int:
+    """The last step before the failure: the blamed rank's own where one is blamed, for ranks need not be in step. An
+    attempt that died before its first step stood where it had loaded its checkpoint."""
+    blamed = diagnosis.culprit
+    named = blamed.id if blamed is not None and blamed.kind == "rank" else ""
+    view = next((view for rank, view in job.ranks.items() if str(rank) == named), None)
+    if view is not None and view.progress is not None:
+        return max(view.progress.step, view.progress.loaded_step)
+    return max(job.attempt_high, job.resumed_step)
 
 
 def report_only(desk: Desk, id_: str, job: JobView, decision: str) -> None:
@@ -102,7 +139,7 @@ def reconsider(desk: Desk, id_: str) -> None:
 def _avoid(desk: Desk, id_: str, diagnosis: Diagnosis, rounds: tuple[tuple[str, int], ...]) -> None:
     branch = desk.job_branch(id_)
     avoid = tuple(dict.fromkeys((*branch.avoid, *diagnosis.suspects)))
-    desk.change(id_, job=replace(branch, avoid=avoid, signatures=rounds))
+    desk.change(id_, job=replace(branch, avoid=avoid, signatures=rounds[-_ROUNDS_KEEP:]))
 
 
 def _choose(desk: Desk, id_: str, diagnosis: Diagnosis) -> None:
@@ -136,8 +173,9 @@ def _restart(desk: Desk, id_: str, decision: Decision) -> None:
         grace_s=times.grace_s,
     )
     if fresh:
-        job.restarts = [*job.restarts, desk.now]
-        job.reset_step = max(job.high_step, 0)
+        job.restarts = [*(at for at in job.restarts if at > desk.now - DAY_S), desk.now]
+        # Some count the checkpoint of a step as the next one: what is saved now must not count as progress later.
+        job.reset_step = max(job.high_step, job.saved_step, 0)
     desk.move_job(
         id_,
         JobState.RESTARTING,
@@ -161,6 +199,7 @@ def _wait(desk: Desk, id_: str, decision: Decision) -> None:
 def _stop(desk: Desk, id_: str, decision: Decision) -> None:
     branch = desk.job_branch(id_)
     job = desk.job(branch.job)
+    again = branch.state == JobState.STOPPING
     grace = desk.policy.deadlines.grace_s
     deadline = desk.now + grace + desk.policy.deadlines.node_action_s
     command = desk.issue(
@@ -168,6 +207,8 @@ def _stop(desk: Desk, id_: str, decision: Decision) -> None:
     )
     desk.move_job(id_, JobState.STOPPING, deadline, command=command, tries=1, waiting_for="")
     desk.say(id_, "action", f"stop the job: {decision.reason}")
+    if again:
+        return
     advice = desk.catalog.get(desk.state.incidents[id_].diagnosis.code).advice  # type: ignore[union-attr]
     _tell(desk, id_, f"{job.spec.id} was stopped: {decision.reason}" + (f" {advice}" if advice else ""))
 
@@ -188,7 +229,8 @@ def captured(desk: Desk, id_: str, path: str) -> None:
         desk.say(id_, "outcome", f"evidence kept in {path}")
     branch = desk.job_branch(id_)
     job = desk.job(branch.job)
-    if job.high_step > branch.failed_step or job.attempt_high > _stall_step(incident, job):
+    stalls = [s for s in incident.signals if intake.is_stall(s) and s.attempt == job.attempt]
+    if pace.went_on(job, stalls):
         desk.move_job(id_, JobState.DISMISSED, desk.now, command="")
         desk.say(id_, "state", "training went on by itself: it was slow, not hung; nothing was done")
         desk.close_if_done(id_)
@@ -198,19 +240,13 @@ def captured(desk: Desk, id_: str, path: str) -> None:
     conclude(desk, id_)
 
 
-def _stall_step(incident: Incident, job: JobView) -> int:
-    steps = [
-        int(s.attributes["step"])
-        for s in incident.signals
-        if s.code in ("job.stall", "rank.stall") and s.attempt == job.attempt and "step" in s.attributes
-    ]
-    return max(steps, default=job.attempt_high)
-
-
 def started(desk: Desk, id_: str, attempt: int) -> None:
     """The processes of the next attempt run."""
     branch = desk.job_branch(id_)
     job = desk.job(branch.job)
+    if branch.state == JobState.STOPPING and attempt == branch.next_attempt:
+        desk.say(id_, "outcome", f"attempt {attempt} runs after all, too late: the job is being stopped")
+        return
     if attempt != branch.next_attempt:
         desk.say(id_, "outcome", f"attempt {attempt} was started by somebody else: adopted")
     known = bool(job.had_progress)
@@ -270,9 +306,25 @@ def failed(desk: Desk, id_: str, detail: str, retry: bool) -> None:
             _give_up(desk, id_, f"the gang could not be restarted: {detail}")
             return
         later = desk.now + min(desk.policy.deadlines.retry_s, 2.0 ** min(branch.tries, 10))
-        desk.move_job(id_, JobState.WAITING, later, command="", waiting_for=detail)
+        desk.move_job(id_, JobState.WAITING, later, command="", waiting_for=detail or "the next try")
     elif branch.state == JobState.STOPPING:
         desk.move_job(id_, JobState.STOPPING, desk.now + desk.policy.deadlines.retry_s, command="")
+
+
+def wait_anew(desk: Desk, id_: str) -> None:
+    """Give a branch that waits for a fact its full time from now on."""
+    branch = desk.job_branch(id_)
+    times = desk.policy.deadlines
+    patience_s = {
+        JobState.SUSPECTED: times.settle_s,
+        JobState.CAPTURING: times.capture_s,
+        JobState.RESTARTING: times.grace_s + times.restart_s,
+        JobState.STOPPING: times.grace_s + times.node_action_s,
+    }.get(branch.state)
+    if patience_s is not None:
+        deadline = max(branch.deadline, desk.now + patience_s)
+        desk.change(id_, job=replace(branch, deadline=deadline))
+        desk.wakes.append(deadline)
 
 
 def overdue(desk: Desk, id_: str) -> None:
@@ -289,8 +341,10 @@ def overdue(desk: Desk, id_: str) -> None:
             reconsider(desk, id_)
         case JobState.RESTARTING:
             _restart_overdue(desk, id_, branch)
+        case JobState.RELOADING | JobState.RECOMPUTING if job.state != "running":
+            _ended_unseen(desk, id_, job)
         case JobState.RELOADING:
-            if job.had_progress:
+            if not job.ranks.keys().isdisjoint(job.had_progress):
                 again = desk.now + patience(job.pace, desk.policy.stall, "startup")
                 desk.move_job(id_, JobState.RELOADING, again)
             else:
@@ -300,9 +354,23 @@ def overdue(desk: Desk, id_: str) -> None:
             # Silence would have been called a hang before: it is only a long way back.
             desk.move_job(id_, JobState.RECOMPUTING, desk.now + desk.policy.stall.startup_ceiling_s)
         case JobState.STOPPING:
-            _stop(desk, id_, Decision("stop", desk.state.incidents[id_].decision))
+            _carry_on(desk, id_, Decision("stop", desk.state.incidents[id_].decision))
         case _:
             return
+
+
+def _ended_unseen(desk: Desk, id_: str, job: JobView) -> None:
+    """The attempt that was to heal the job has ended, and nothing was heard of how."""
+    if job.ranks and all(view.ok for view in job.ranks.values()):
+        recovered(desk, id_, "every rank has ended with status 0", desk.now)
+    else:
+        suspect(desk, job, vanished(desk, job))
+
+
+def _carry_on(desk: Desk, id_: str, decision: Decision) -> None:
+    """Do what was decided before, if the policy (which may have been changed since) still lets it be done."""
+    decision = allowed(decision, desk.policy)
+    {"restart": _restart, "stop": _stop, "observe": _observe}[decision.rung](desk, id_, decision)
 
 
 def _restart_overdue(desk: Desk, id_: str, branch: JobBranch) -> None:
@@ -310,12 +378,13 @@ def _restart_overdue(desk: Desk, id_: str, branch: JobBranch) -> None:
         _give_up(desk, id_, f"attempt {branch.next_attempt} did not run after {branch.tries} tries")
         return
     desk.say(id_, "outcome", f"attempt {branch.next_attempt} does not run yet: given again")
-    _restart(desk, id_, Decision("restart", desk.state.incidents[id_].decision, branch.avoid))
+    avoid = _avoided(branch, *_unavailable(desk))
+    _carry_on(desk, id_, Decision("restart", desk.state.incidents[id_].decision, avoid))
 
 
 def _give_up(desk: Desk, id_: str, why: str) -> None:
     desk.change(id_, decision=why)
-    _stop(desk, id_, Decision("stop", why))
+    _carry_on(desk, id_, Decision("stop", why))
 
 
 def _incident(desk: Desk, job: JobView, signal: Signal) -> str:
@@ -355,14 +424,13 @@ def _evidence(desk: Desk, incident: Incident, branch: JobBranch, job: JobView) -
     signals = tuple(
         s
         for s in incident.signals
-        if (s.attempt == job.attempt if s.job else s.node in nodes or not s.node)
+        if ((s.job, s.attempt) == (job.spec.id, job.attempt) if s.job else s.node in nodes or not s.node)
     )
     return Evidence(signals, desk.catalog, job.placement, job.spec.id, job.spec.ranks, branch.signatures)
 
 
 def _situation(desk: Desk, id_: str, branch: JobBranch, job: JobView, diagnosis: Diagnosis) -> Situation:
-    out = desk.state.out_of_service()
-    wanted = {b.node for i in desk.state.open_incidents() for b in i.nodes if b.state == "wanted"}
+    out, wanted = _unavailable(desk)
     usable = tuple(
         name
         for name, node in desk.state.nodes.items()
@@ -370,15 +438,24 @@ def _situation(desk: Desk, id_: str, branch: JobBranch, job: JobView, diagnosis:
     )
     row = desk.catalog.get(diagnosis.code)
     waited = desk.now - branch.since if branch.state == JobState.WAITING else 0.0
-    avoid = tuple(dict.fromkeys((*branch.avoid, *sorted(n for n in out), *sorted(wanted))))
     return Situation(
         now=desk.now,
         incident=id_,
         usable=usable,
-        avoid=avoid,
+        avoid=_avoided(branch, out, wanted),
         waited_s=waited,
         final=row.sense == "process" and row.action.stops_the_job,
     )
+
+
+def _unavailable(desk: Desk) -> tuple[set[str], set[str]]:
+    """Nodes that are out of service by our hand, and nodes that should be."""
+    wanted = {b.node for i in desk.state.open_incidents() for b in i.nodes if b.state == NodeState.WANTED}
+    return set(desk.state.out_of_service()), wanted
+
+
+def _avoided(branch: JobBranch, out: set[str], wanted: set[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*branch.avoid, *sorted(out), *sorted(wanted))))
 
 
 def _tell(desk: Desk, id_: str, text: str) -> None:

@@ -32,7 +32,7 @@ def concern(desk: Desk, id_: str, signal: Signal, row: Row) -> None:
     strong = row.highest_grade >= Grade.REVERSIBLE
     if strong:
         brakes.note_code(desk.state.brake, signal.code, signal.node, desk.now, desk.policy.brake)
-    holder = _holder(desk, signal.node)
+    holder = holder_of(desk, signal.node)
     if holder is not None and holder != id_:
         return
     branch = desk.state.incidents[id_].branch(signal.node)
@@ -71,6 +71,12 @@ def reconcile(desk: Desk) -> None:
 
 
 def _try_quarantine(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
+    if branch.node not in desk.state.nodes:
+        _not_there(desk, incident, branch)
+        return
+    if not desk.policy.may("quarantine") and branch.tries:
+        release(desk, incident, branch, "the policy does not allow quarantines any more")
+        return
     if not desk.policy.may("quarantine"):
         desk.say(incident.id, "decision", f"would quarantine {branch.node} ({branch.reason}), but the policy only observes")
         desk.move_node(incident.id, branch.node, NodeState.WATCHED, desk.now + WATCH_S)
@@ -106,12 +112,23 @@ def _try_quarantine(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
     desk.say(incident.id, "action", reason)
 
 
+def _not_there(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
+    """News of a node may come before the node itself is seen, or after it is gone."""
+    if desk.now >= branch.since + WATCH_S:
+        dismiss(desk, incident, branch, f"no node {branch.node} was seen")
+        return
+    later = desk.now + desk.policy.deadlines.retry_s
+    desk.move_node(incident.id, branch.node, NodeState.WANTED, later, waiting_for="the node to be seen")
+
+
 def _refusal(desk: Desk, branch: NodeBranch) -> str:
     node = desk.state.nodes.get(branch.node)
     pool = node.pool if node else "default"
     size = sum(1 for n in desk.state.nodes.values() if n.pool == pool)
     if not desk.state.brake.tripped:
-        why = brakes.reason_to_trip(desk.state.brake, branch.code, size, desk.now, desk.policy.brake)
+        why = brakes.reason_to_trip(
+            desk.state.brake, branch.code, size, desk.now, desk.policy.brake, branch.node
+        )
         if why:
             desk.state.brake.tripped_at = desk.now
             desk.state.brake.why = why
@@ -144,9 +161,18 @@ def failed(desk: Desk, incident: Incident, branch: NodeBranch, detail: str) -> N
     if branch.state == NodeState.QUARANTINING:
         if branch.tries >= _TRIES:
             retry = desk.now + desk.policy.deadlines.remind_s
-        desk.move_node(incident.id, branch.node, NodeState.WANTED, retry, command="", waiting_for=detail)
+        desk.move_node(
+            incident.id, branch.node, NodeState.WANTED, retry, command="", waiting_for=detail or "the next try"
+        )
     elif branch.state == NodeState.RELEASING:
         desk.move_node(incident.id, branch.node, NodeState.RELEASING, retry, command="")
+
+
+def wait_anew(desk: Desk, id_: str, branch: NodeBranch) -> None:
+    """Give a branch that waits for an outcome its full time from now on."""
+    if branch.state in (NodeState.QUARANTINING, NodeState.RELEASING):
+        deadline = max(branch.deadline, desk.now + desk.policy.deadlines.node_action_s)
+        desk.set_node(id_, replace(branch, deadline=deadline))
 
 
 def overdue(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
@@ -192,14 +218,20 @@ def dismiss(desk: Desk, incident: Incident, branch: NodeBranch, why: str) -> Non
 
 def release(desk: Desk, incident: Incident, branch: NodeBranch, why: str) -> None:
     """Give a node back; a node that was only wanted or watched is simply let go. No job need avoid it any more."""
-    for other in desk.state.open_incidents():
-        if other.job is not None and branch.node in other.job.avoid:
-            avoid = tuple(node for node in other.job.avoid if node != branch.node)
-            desk.change(other.id, job=replace(other.job, avoid=avoid))
-    if branch.state in (NodeState.WATCHED, NodeState.WANTED):
+    let_jobs_use(desk, branch.node)
+    if branch.state == NodeState.WATCHED or (branch.state == NodeState.WANTED and not branch.tries):
         dismiss(desk, incident, branch, why)
-    elif branch.state in (NodeState.QUARANTINING, NodeState.QUARANTINED):
+    elif branch.state != NodeState.RELEASING:
+        # A quarantine that failed, or of which nothing was heard, may have been made all the same.
         _issue_release(desk, incident.id, branch.node, why)
+
+
+def let_jobs_use(desk: Desk, node: str) -> None:
+    """No job need avoid this node any more: a person said so, or it is another machine now."""
+    for incident in desk.state.open_incidents():
+        if incident.job is not None and node in incident.job.avoid:
+            avoid = tuple(name for name in incident.job.avoid if name != node)
+            desk.change(incident.id, job=replace(incident.job, avoid=avoid))
 
 
 def _issue_release(desk: Desk, id_: str, node: str, why: str) -> None:
@@ -220,7 +252,7 @@ def booted(desk: Desk, node: str, boot_id: str) -> None:
             release(desk, incident, branch, "the node has booted since, which clears this fault")
 
 
-def _holder(desk: Desk, node: str) -> str | None:
+def holder_of(desk: Desk, node: str) -> str | None:
     """The incident that already takes care of a node; one that only watches it does not."""
     for incident in desk.state.open_incidents():
         branch = incident.branch(node)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from reknit.model.commands import Notify
 from reknit.model.entities import Entity
-from reknit.model.incidents import JobState
 from reknit.model.signals import Signal
 from reknit.model.terms import Trust
 from reknit.recover import intake, job_branch, node_branch
+from reknit.recover.transitions import BUSY
 from reknit.sense import pace, slowness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from reknit.model.events import ProgressSeen
-    from reknit.model.policy import Policy
+    from reknit.model.policy import Policy, Stall
     from reknit.model.progress import RankProgress
     from reknit.model.state import EngineState, JobView
     from reknit.recover.desk import Desk
 
-_BUSY = frozenset({JobState.SUSPECTED, JobState.CAPTURING, JobState.WAITING, JobState.RESTARTING, JobState.STOPPING})
-"""States in which a gang's silence is no news."""
+_LONGEST_S = 3.2e9
+"""No step and no phase lasts a century."""
+_ROUNDED = 1e-5
+"""A sign's time is kept as text of microseconds."""
 _NEARLY = 0.1
 """Ranks whose patience ends within this part of it stalled together: they wait for one another."""
 
@@ -32,32 +37,50 @@ def progress(desk: Desk, event: ProgressSeen, book: Callable[..., None]) -> None
     job = desk.state.jobs.get(event.job)
     if job is None or event.attempt != job.attempt or job.state != "running":
         return
-    for rank, news in event.ranks.items():
-        view = job.ranks.get(rank)
-        if view is not None:
-            _note_rank(desk, job, rank, view.progress, news)
-    book(desk, job, event)
+    known = set(job.had_progress)
+    ranks = {rank: _possible(news, desk.now) for rank, news in event.ranks.items() if rank in job.ranks}
+    for rank, news in ranks.items():
+        _note_rank(job, rank, known, news)
+    desk.wakes += _due(job, desk.policy.stall, _longest_silent(job, ranks)).values()
+    book(desk, job, ranks.values())
     _forgive(desk, job)
     for verdict in slowness.judge(job, desk.policy.slowness):
         _slow(desk, job, verdict)
 
 
-def _note_rank(desk: Desk, job: JobView, rank: int, before: RankProgress | None, news: RankProgress) -> None:
+def _possible(news: RankProgress, now: float) -> RankProgress:
+    """The news without times that are yet to come and without numbers that are none: they would be waited for."""
+    times = (news.step_at, news.saved_at, news.loaded_at, news.phase_at, news.alive_at)
+    seconds = sum(news.durations) + sum(news.phase_seconds.values())
+    if min(times) >= 0.0 and max(times) <= now and isfinite(sum(times) + seconds):
+        return news
+    return replace(
+        news,
+        step_at=intake.possible(news.step_at, now),
+        saved_at=intake.possible(news.saved_at, now),
+        loaded_at=intake.possible(news.loaded_at, now),
+        phase_at=intake.possible(news.phase_at, now),
+        alive_at=intake.possible(news.alive_at, now),
+        durations=tuple(d for d in news.durations if 0.0 < d < _LONGEST_S),
+        phase_seconds={name: s for name, s in news.phase_seconds.items() if 0.0 <= s < _LONGEST_S},
+    )
+
+
+def _note_rank(job: JobView, rank: int, known: set[int], news: RankProgress) -> None:
     view = job.ranks[rank]
+    before = view.progress
     if before is not None and news.step < before.step:
         return
     pace.learn(job, before, news)
     view.progress = news
     slowness.note(view, news)
-    if rank not in job.had_progress:
-        job.had_progress = [*job.had_progress, rank]
+    if rank not in known:
+        known.add(rank)
+        job.had_progress.append(rank)
     if news.saved_step > job.saved_step:
         job.saved_step, job.saved_at = news.saved_step, news.saved_at
     if news.loss is not None:
         job.loss = news.loss
-    due = pace.stall_deadline(job, rank, desk.policy.stall)
-    if due is not None:
-        desk.wakes.append(due)
 
 
 def _forgive(desk: Desk, job: JobView) -> None:
@@ -73,8 +96,43 @@ def stall_deadlines(state: EngineState, job: JobView, policy: Policy) -> list[fl
     """When each rank's silence becomes a hang, where that would be news."""
     if job.state != "running" or job.told_attempt == job.attempt or _in_hand(state, job):
         return []
-    due = (pace.stall_deadline(job, rank, policy.stall) for rank in job.ranks)
-    return [at for at in due if at is not None]
+    return list(_due(job, policy.stall, _longest_silent(job, job.ranks)).values())
+
+
+def _due(job: JobView, policy: Stall, ranks: Iterable[int]) -> dict[int, float]:
+    """When the silence of each of these ranks becomes a hang."""
+    return {rank: at for rank in ranks if (at := pace.stall_deadline(job, rank, policy)) is not None}
+
+
+def _expected(job: JobView, ranks: Iterable[int]) -> dict[int, float]:
+    """Of these ranks the ones whose silence would be news, with the last sign that each has shown: those that run,
+    have ever reported progress, and whose present silence has not been looked at already."""
+    quiet: dict[int | None, float] = {}
+    for signal in job.recent:
+        if signal.attempt == job.attempt and intake.is_stall(signal):
+            at = float(signal.attributes["last_sign"]) + _ROUNDED
+            quiet[signal.rank] = max(at, quiet.get(signal.rank, -1.0))
+    known = set(job.had_progress)
+    signs: dict[int, float] = {}
+    for rank in ranks:
+        view = job.ranks[rank]
+        if not view.exited and (view.progress is not None or rank in known):
+            sign = pace.last_sign(view.progress, job.attempt_started_at)
+            if not quiet or sign > max(quiet.get(None, -1.0), quiet.get(rank, -1.0)):
+                signs[rank] = sign
+    return signs
+
+
+def _longest_silent(job: JobView, ranks: Iterable[int]) -> list[int]:
+    """For each thing that ranks may be doing, the rank that shows no sign for longest: its patience ends first."""
+    first: dict[pace.Activity, tuple[float, int]] = {}
+    for rank, sign in _expected(job, ranks).items():
+        news = job.ranks[rank].progress
+        what = "startup" if news is None or news.step < 0 else "step"
+        if news is not None and news.phase:
+            what = pace.activity(news)
+        first[what] = min(first.get(what, (sign, rank)), (sign, rank))
+    return [rank for _, rank in first.values()]
 
 
 def stalls(desk: Desk, job: JobView) -> None:
@@ -82,18 +140,22 @@ def stalls(desk: Desk, job: JobView) -> None:
     if job.state != "running" or job.told_attempt == job.attempt or _in_hand(desk.state, job):
         return
     policy = desk.policy.stall
-    due = {r: at for r in job.ranks if (at := pace.stall_deadline(job, r, policy)) is not None}
-    if not due or min(due.values()) > desk.now:
+    first = _due(job, policy, _longest_silent(job, job.ranks))
+    if not first or min(first.values()) > desk.now:
         return
+    due = _due(job, policy, _expected(job, job.ranks))
     slack = _NEARLY * pace.patience(job.pace, policy, "step")
     late = [rank for rank, at in due.items() if at <= desk.now + slack]
     live = [rank for rank, view in job.ranks.items() if not view.exited]
-    job_branch.hang(desk, job, _stall_signals(desk, job, late, len(due)), _least_first(job, live))
+    signals = _stall_signals(desk, job, late, len(due))
+    job_branch.hang(desk, job, signals, _least_first(job, live))
+    for signal in signals:
+        intake.remember(desk, signal)
 
 
 def _in_hand(state: EngineState, job: JobView) -> bool:
     return any(
-        incident.job is not None and incident.job.job == job.spec.id and incident.job.state in _BUSY
+        incident.job is not None and incident.job.job == job.spec.id and incident.job.state in BUSY
         for incident in state.open_incidents()
     )
 
@@ -107,22 +169,24 @@ def _least_first(job: JobView, ranks: list[int]) -> list[int]:
 
 
 def _stall_signals(desk: Desk, job: JobView, late: list[int], known: int) -> list[Signal]:
-    if len(late) * 2 >= known:
+    if len(late) == known:
         silent = desk.now - max(job.high_at, job.attempt_started_at)
         text = f"no rank of {job.spec.id} has made a step for {silent:.1f} s; the last was {job.attempt_high}"
         entity = Entity("job", job.spec.id)
-        return [_stall(desk, job, "job.stall", entity, None, text, job.attempt_high)]
+        signs = (pace.last_sign(job.ranks[rank].progress, job.attempt_started_at) for rank in late)
+        return [_stall(desk, job, "job.stall", entity, None, text, max(signs))]
     signals: list[Signal] = []
     for rank in _least_first(job, late)[:16]:
         news = job.ranks[rank].progress
         step = news.step if news is not None else -1
         text = f"rank {rank} has shown no progress since step {step} while others go on"
-        signals.append(_stall(desk, job, "rank.stall", Entity("rank", str(rank)), rank, text, step))
+        sign = pace.last_sign(news, job.attempt_started_at)
+        signals.append(_stall(desk, job, "rank.stall", Entity("rank", str(rank)), rank, text, sign))
     return signals
 
 
 def _stall(
-    desk: Desk, job: JobView, code: str, entity: Entity, rank: int | None, text: str, step: int
+    desk: Desk, job: JobView, code: str, entity: Entity, rank: int | None, text: str, sign: float
 ) -> Signal:
     return Signal(
         code=code,
@@ -136,7 +200,7 @@ def _stall(
         attempt=job.attempt,
         rank=rank,
         excerpt=text,
-        attributes={"step": str(step)},
+        attributes={"last_sign": f"{sign:.6f}"},
     )
 
 

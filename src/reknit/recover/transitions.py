@@ -7,6 +7,12 @@ import msgspec
 from reknit.model.incidents import JobBranch, JobState, NodeBranch, NodeState
 
 
+BUSY = frozenset(
+    {JobState.SUSPECTED, JobState.CAPTURING, JobState.WAITING, JobState.RESTARTING, JobState.STOPPING}
+)
+"""States in which a gang is in hand already: its silence is no news."""
+
+
 class IllegalMove(Exception):
     """A branch was asked to make a move that no real event causes."""
 
@@ -80,6 +86,7 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
         {
             _J.STOPPING,  # no outcome in time: given again
             _J.STOPPED,
+            _J.DISMISSED,  # the policy has been changed meanwhile and does not allow it any more
             _J.RELOADING,  # somebody restarted it although we stopped it: theirs to decide
         }
     ),
@@ -102,6 +109,7 @@ NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
             _N.WANTED,  # still no budget, or the brake is on
             _N.QUARANTINING,
             _N.WATCHED,  # observe mode: only reported
+            _N.RELEASING,  # a quarantine whose outcome is not known is taken back
             _N.DISMISSED,  # the node is gone, or a person says that it is well
         }
     ),

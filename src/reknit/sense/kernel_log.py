@@ -22,7 +22,7 @@ from reknit.model.entities import Entity, Gpu, Node, normalise_pci
 from reknit.model.signals import Signal
 from reknit.model.terms import Trust
 from reknit.sense.kernel_record import KernelRecord, parse_record
-from reknit.sense.patterns import Fit, PatternSet
+from reknit.sense.patterns import Fit, pattern_set
 from reknit.sense.repeats import Repeats
 from reknit.sense.text import LineSplitter, clean
 
@@ -57,7 +57,7 @@ class KernelLogSense:
     """
 
     def __init__(self, catalog: Catalog, nodes: tuple[Node, ...], boot_id: str = "") -> None:
-        self._patterns = PatternSet(catalog.for_sense("kernel"))
+        self._patterns = pattern_set(catalog.for_sense("kernel"))
         self._nodes = nodes
         self._boot_id = boot_id
         self._splitter = LineSplitter()

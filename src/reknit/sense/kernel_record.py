@@ -1,11 +1,11 @@
-"""One line of a kernel log, whatever tool printed it: who wrote it, when, where, and the message itself.
+r"""One line of a kernel log, whatever tool printed it: who wrote it, when, where, and the message itself.
 
 Known: raw records of /dev/kmsg (`prio,seq,usec,flags;text`), `dmesg` plain, -T, --time-format=iso, -x
 (decoded) and with `<prio>`, `journalctl` short, short-iso and short-monotonic, and syslog's `kernel:` lines.
 Anything else is a message without a stamp.
 
 Only the raw form is safe against forgery. There a record is one line, a user program's record carries a
-facility of at least 1, and a line feed inside a record is written `\\x0a`. `dmesg` prints that line feed as
+facility of at least 1, and a line feed inside a record is written `\x0a`. `dmesg` prints that line feed as
 it is, so a tenant whose crashing program has one in its file name can begin a line of dmesg's output, even
 with a stamp of its own. Read raw records wherever a node may be blamed for what they say; the other forms are
 for logs that were handed in.

@@ -10,8 +10,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reknit.model.policy import Stall
     from reknit.model.progress import RankProgress
+    from reknit.model.signals import Signal
     from reknit.model.state import JobView, Pace
 
 Activity = Literal["startup", "step", "checkpoint", "evaluation"]
@@ -79,7 +82,19 @@ def stall_deadline(job: JobView, rank: int, policy: Stall) -> float | None:
     what = activity(view.progress)
     if what == "step" and view.progress is not None and view.progress.step < 0:
         what = "startup"
-    return last_sign(view.progress, job.attempt_started_at) + patience(job.pace, policy, what)
+    since = max(last_sign(view.progress, job.attempt_started_at), job.watching_since)
+    return since + patience(job.pace, policy, what)
+
+
+def went_on(job: JobView, stalls: Sequence[Signal]) -> bool:
+    """Whether every rank that was silent has shown a sign since; for a whole gang, whether any has."""
+    for stall in stalls:
+        before = float(stall.attributes["last_sign"]) + 1e-5
+        ranks = [stall.rank] if stall.rank is not None else list(job.ranks)
+        signs = (last_sign(v.progress, 0.0) for r in ranks if (v := job.ranks.get(r)) is not None)
+        if max(signs, default=0.0) <= before:
+            return False
+    return bool(stalls)
 
 
 def learn(job: JobView, before: RankProgress | None, after: RankProgress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs]
@@ -38,6 +39,12 @@ class _Set(Protocol):
     def Add(self, pattern: str) -> int: ...  # noqa: N802 - the library's spelling
     def Compile(self) -> None: ...  # noqa: N802
     def Match(self, text: str) -> list[int] | None: ...  # noqa: N802
+
+
+@lru_cache(maxsize=16)
+def pattern_set(rows: tuple[Row, ...], also: tuple[str, ...] = ()) -> PatternSet:
+    """The set of these rows, compiled once however many logs are read: that takes a tenth of a second."""
+    return PatternSet(rows, also)
 
 
 class PatternSet:

@@ -1,8 +1,8 @@
 """Two looks at the processes of a gang -> signals about the ranks that do not run. Pure.
 
-What a probe can say is cheap and hard to mistake: a stopped process is stopped. It cannot say why. That a rank uses no
-CPU means something only against the others: in a gang that waits on a socket nobody uses any, and where collectives
-spin, the one that does not spin is the one that is not there.
+What a probe can say is cheap and hard to mistake: a stopped process is stopped. It cannot say why. That a
+rank uses no CPU means something only against the others: in a gang that waits on a socket nobody uses any,
+and where collectives spin, the one that does not spin is the one that is not there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LAUNCHER_SHARE = 0.1
-"""A process that used less than this part of its child's CPU time only waits for it (`sh -c`, `env`, a wrapper)."""
+"""A process that used less than this part of its child's CPU time only waits for it (`sh -c`, `env`, a
+wrapper)."""
 OTHERS_BUSY = 0.5
 """The part of the other ranks that must use CPU before one that uses none stands out."""
 MAX_EXCERPT = 300
@@ -29,8 +30,9 @@ _FRAME = re.compile(r"^\s+(?P<function>\S.*?) \((?P<place>[^()]*)\)\s*$")
 
 
 class ProcessSample(msgspec.Struct, frozen=True):
-    """One process at one moment. `state` is the letter of /proc/PID/stat, `cpu_s` user and system time in seconds,
-    `switches` involuntary context switches, `wchan` the kernel function in which it waits ("" where not readable)."""
+    """One process at one moment. `state` is the letter of /proc/PID/stat, `cpu_s` user and system time in
+    seconds, `switches` involuntary context switches, `wchan` the kernel function in which it waits ("" where
+    not readable)."""
 
     pid: int
     parent: int
@@ -56,7 +58,8 @@ class RankSample(msgspec.Struct, frozen=True):
 
 
 def worker(sample: RankSample) -> ProcessSample | None:
-    """The process that does the rank's work: the main one, or its child where the main one only waits for it."""
+    """The process that does the rank's work: the main one, or its child where the main one only waits for
+    it."""
     current = sample.process(sample.main)
     while current is not None:
         children = [process for process in sample.processes if process.parent == current.pid]
@@ -68,7 +71,8 @@ def worker(sample: RankSample) -> ProcessSample | None:
 
 
 def top_frame(dump: str) -> str:
-    """The innermost Python frame of the main thread in a `py-spy dump`, as `function (file:line)`; "" where none."""
+    """The innermost Python frame of the main thread in a `py-spy dump`, as `function (file:line)`; "" where
+    none."""
     found = ""
     wanted = False
     for line in dump.splitlines():
@@ -80,7 +84,7 @@ def top_frame(dump: str) -> str:
     return found
 
 
-def probe_signals(
+def probe_signals(  # noqa: PLR0913 - two looks, and whose they are
     first: Sequence[RankSample],
     second: Sequence[RankSample],
     *,
@@ -90,7 +94,8 @@ def probe_signals(
     boot_id: str = "",
     frames: Mapping[int, str] | None = None,
 ) -> list[Signal]:
-    """What two samples of the same ranks, taken about a second apart, say; `frames` is each rank's innermost frame.
+    """What two samples of the same ranks, taken about a second apart, say; `frames` is each rank's innermost
+    frame.
 
     A rank gets at most one signal, the most telling: stopped, traced, zombie, disk wait, no CPU.
     """
@@ -170,7 +175,9 @@ def _no_cpu(sample: RankSample, spent: Mapping[int, float]) -> tuple[str, Proces
 
 
 def _excerpt(rank: int, attributes: Mapping[str, str]) -> str:
-    said = f"rank {rank}: process {attributes['pid']} ({attributes['process']}) in state {attributes['state']}"
+    said = (
+        f"rank {rank}: process {attributes['pid']} ({attributes['process']}) in state {attributes['state']}"
+    )
     said += f", {attributes['cpu_s']} s of CPU between two looks"
     said += f", waits in {attributes['wchan']}" if attributes["wchan"] else ""
     said += f", at {attributes['top_frame']}" if attributes["top_frame"] else ""

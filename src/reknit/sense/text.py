@@ -23,15 +23,15 @@ _ELLIPSIS = "…"
 
 
 def clean(text: str, limit: int = 400) -> str:
-    """One line, fit to be shown: no escapes or control codes, of a progress bar the last state, at most
-    `limit` characters, the last of them "…" where something was cut.
+    """One line, fit to be shown: no escapes or control codes, of a progress bar the last state, runs of
+    blanks as one, at most `limit` characters, the last of them "…" where something was cut.
 
     Markup of a view (rich, HTML) is the view's to escape: this function does not know where the text will be
     shown.
     """
     text = text.rstrip("\r\n").rpartition("\r")[2]
     text = _ESCAPE_TEXT.sub("", text)
-    text = " ".join(_UNSEEN.sub(" ", text).split(" ")).strip()
+    text = " ".join(_UNSEEN.sub(" ", text).split())
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + _ELLIPSIS
 
 

@@ -50,6 +50,9 @@ _KNOWN_ENDING = re.compile(
 _WRAPPER = re.compile(r"Caught [\w.]+ in ")
 _BETWEEN = re.compile(r"\s*$|-- Process \d+ terminated|Original $")
 _BODY = re.compile(r"\s*$|\s{2,}")
+_LAUNCHER = " in launch_agent"
+"""The function in which torchrun raises what it has to report about its children."""
+
 _MASKED = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
@@ -91,6 +94,11 @@ class _Open(msgspec.Struct):
     frame: str = ""
     body: int = 0
     stray: int = 0
+
+    @property
+    def counts_cut_off(self) -> bool:
+        """Whether it says something without its last line: not where a launcher or a handler speaks."""
+        return bool(self.frame) and not self.muted and not self.chained and not self.frame.endswith(_LAUNCHER)
 
     def as_exception(self, name: str = "", message: str = "") -> Raised:
         return Raised(name, message, self.frame, self.rank, self.chained)
@@ -135,8 +143,8 @@ class Tracebacks:
 
     def finish(self) -> tuple[Raised, ...]:
         """The log has ended: what was held back, and tracebacks that were cut off, as far as they came."""
-        cut = [one for one in self._open.values() if one.frame and not one.muted and not one.chained]
-        done = (*self._held.values(), *(one.as_exception() for one in cut))
+        cut = tuple(one.as_exception() for one in self._open.values() if one.counts_cut_off)
+        done = (*self._held.values(), *cut)
         self._open.clear()
         self._held.clear()
         self._chain.clear()
@@ -200,7 +208,7 @@ class Tracebacks:
 
     def _give_up(self, key: str, current: _Open, *, consumed: bool) -> Step:
         del self._open[key]
-        if not current.frame or current.chained or current.muted:
+        if not current.counts_cut_off:
             return Step(consumed=consumed)
         return Step(consumed=consumed, done=(current.as_exception(),))
 

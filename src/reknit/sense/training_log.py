@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reknit.model.entities import Entity
 from reknit.model.signals import Signal
 from reknit.model.terms import Trust
-from reknit.sense.patterns import Fit, PatternSet
+from reknit.sense.patterns import Fit, pattern_set
 from reknit.sense.repeats import Repeats
 from reknit.sense.text import LineSplitter, clean, lines_of
 from reknit.sense.traceback_lines import TRIGGERS, Raised, Tracebacks, split_prefix
@@ -36,7 +36,7 @@ class TrainingLogSense:
     `progress`, where given, is shown every line, so that steps are read in the same pass.
     """
 
-    def __init__(  # noqa: PLR0913 - where a log belongs takes four words
+    def __init__(
         self,
         catalog: Catalog,
         *,
@@ -47,9 +47,9 @@ class TrainingLogSense:
         progress: LineProgress | None = None,
     ) -> None:
         rows = catalog.for_sense("training_log")
-        lines = [row for row in rows if not row.code.startswith(_EXCEPTION_ROWS)]
-        self._lines = PatternSet(lines, also=TRIGGERS)
-        self._exceptions = PatternSet(rows)
+        lines = tuple(row for row in rows if not row.code.startswith(_EXCEPTION_ROWS))
+        self._lines = pattern_set(lines, TRIGGERS)
+        self._exceptions = pattern_set(rows)
         self._tracebacks = Tracebacks()
         self._splitter = LineSplitter()
         self._progress = progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,23 +19,40 @@ PORTS = range(20000, 61000)
 TRIES = 200
 
 
-def rank_environment(
-    base: Mapping[str, str],
-    job: JobSpec,
-    plan: PlanFile,
-    place: RankPlacement,
-    node: Node | None,
-    folder: RankDir,
-) -> dict[str, str]:
-    """The whole environment of one rank: `base` and on top of it what torchrun (PyTorch 2.x, elastic agent) sets.
+@dataclass(frozen=True)
+class Launch:
+    """What every rank of every attempt of a run shares.
 
-    `CUDA_VISIBLE_DEVICES` holds all GPUs of the rank's node, not only the rank's own: scripts written for torchrun
-    choose `cuda:LOCAL_RANK` themselves. It is left alone where the node's GPUs are not known. Three variables are
-    defaults only, so that whoever sets them keeps them: OMP_NUM_THREADS, PYTHONUNBUFFERED (a rank that is killed must
-    not take its last lines with it) and TORCH_NCCL_ASYNC_ERROR_HANDLING.
+    `base` is what ranks inherit of Reknit's own environment, `cwd` where the command runs, `grace_s` what
+    they get between SIGTERM and SIGKILL where nobody says otherwise.
     """
+
+    job: JobSpec
+    command: tuple[str, ...]
+    cwd: str
+    nodes: Mapping[str, Node]
+    base: Mapping[str, str]
+    grace_s: float
+
+
+def rank_environment(launch: Launch, plan: PlanFile, place: RankPlacement, folder: RankDir) -> dict[str, str]:
+    """The whole environment of one rank: the inherited one and on top of it what torchrun (PyTorch 2.x,
+    elastic agent) sets.
+
+    `CUDA_VISIBLE_DEVICES` holds all GPUs of the rank's node, not only the rank's own: scripts written for
+    torchrun choose `cuda:LOCAL_RANK` themselves. It is left alone where the node's GPUs are not known. Three
+    variables are defaults only, so that whoever sets them keeps them: OMP_NUM_THREADS, PYTHONUNBUFFERED (a
+    rank that is killed must not take its last lines with it) and TORCH_NCCL_ASYNC_ERROR_HANDLING.
+    """
+    job = launch.job
+    node = launch.nodes.get(place.node)
     group = place.rank // job.ranks_per_node
-    env = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **base}
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **launch.base,
+    }
     env |= {
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),
@@ -70,8 +88,9 @@ MAX_RESTARTS = 10
 def free_port(avoid: int = 0) -> int:
     """A TCP port that nobody listens on now, for rank 0.
 
-    It is taken outside the range from which the kernel serves outgoing connections, or one of those could hold it by
-    the time rank 0 listens. `avoid` is the last attempt's, which may still have connections that are closing.
+    It is taken outside the range from which the kernel serves outgoing connections, or one of those could
+    hold it by the time rank 0 listens. `avoid` is the last attempt's, which may still have connections that
+    are closing.
     """
     low, high = _ephemeral()
     outside = [port for port in PORTS if not low <= port <= high and port != avoid]

@@ -34,8 +34,8 @@ RESERVE_S = 0.5
 
 
 class SamplesFile(msgspec.Struct, frozen=True):
-    """`samples.json`: two looks at every rank, with the innermost Python frame where one was found, and the id of the
-    command that asked."""
+    """`samples.json`: two looks at every rank, with the innermost Python frame where one was found, and the
+    id of the command that asked."""
 
     command: str
     at: float
@@ -45,10 +45,11 @@ class SamplesFile(msgspec.Struct, frozen=True):
 
 
 async def capture(attempt: AttemptDir, plan: PlanFile, command: CaptureEvidence, folder: Path) -> SamplesFile:
-    """Sample every rank of the attempt twice, take stacks of the command's ranks, and write it all into `folder`.
+    """Sample every rank of the attempt twice, take stacks of the command's ranks, and write it all into
+    `folder`.
 
-    What was captured for the same command before is returned as it is: the ranks may be gone by now. Raises OSError
-    where nothing can be written.
+    What was captured for the same command before is returned as it is: the ranks may be gone by now. Raises
+    OSError where nothing can be written.
     """
     known = read_json(folder / "samples.json", SamplesFile)
     if known is not None and known.command == command.id:
@@ -60,7 +61,9 @@ async def capture(attempt: AttemptDir, plan: PlanFile, command: CaptureEvidence,
     gap = GAP_S if left > GAP_S + RESERVE_S else SHORT_GAP_S
     await asyncio.sleep(max(0.0, taken_at + gap - time.monotonic()))
     second = sample_gang(attempt, plan)
-    samples = SamplesFile(command=command.id, at=time.time(), first=tuple(first), second=tuple(second), frames=frames)
+    samples = SamplesFile(
+        command=command.id, at=time.time(), first=tuple(first), second=tuple(second), frames=frames
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for rank, text in texts.items():
         (folder / f"rank-{rank}.txt").write_text(text, encoding="utf-8", errors="replace")
@@ -134,8 +137,8 @@ async def _look(sample: RankSample, program: str | None, until: float) -> tuple[
     for process in sample.processes:
         parts.append(
             f"\nprocess {process.pid} ({process.name}), parent {process.parent}, state {process.state}, "
-            f"{process.cpu_s:.2f} s of CPU, {process.threads} threads, {process.switches} involuntary switches, "
-            f"waits in {process.wchan or '-'}\n"
+            f"{process.cpu_s:.2f} s of CPU, {process.threads} threads, {process.switches} involuntary "
+            f"switches, waits in {process.wchan or '-'}\n"
         )
         parts.append(stacks.kernel_view(process.pid))
         if working is not None and process.pid == working.pid:

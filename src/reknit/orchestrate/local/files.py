@@ -1,4 +1,5 @@
-"""Small JSON files, written so that a crash leaves the old one or the new one, and regular files opened with care."""
+"""Small JSON files, written so that a crash leaves the old one or the new one, and regular files opened with
+care."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ T = TypeVar("T")
 
 
 class ShimFile(msgspec.Struct, frozen=True):
-    """`shim.json`: who watches a rank and who it is. Start times are clock ticks since boot. `rank_pid` is 0 from the
-    moment before the fork until the moment after it."""
+    """`shim.json`: who watches a rank and who it is. Start times are clock ticks since boot. `rank_pid` is 0
+    from the moment before the fork until the moment after it."""
 
     shim_pid: int
     shim_start: int
@@ -64,7 +65,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path, shape: type[T]) -> T | None:
-    """The content, or None where there is no such file or it is not (yet) whole. Raises OSError for other reasons."""
+    """The content, or None where there is no such file or it is not (yet) whole. Raises OSError for other
+    reasons."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=shape)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
@@ -74,8 +76,8 @@ def read_json(path: Path, shape: type[T]) -> T | None:
 def open_regular(path: Path) -> int | None:
     """A descriptor for reading a regular file; None where there is none.
 
-    A FIFO, a device, a folder or a link planted by a job is not followed and never blocks. Raises OSError, with
-    EINVAL's place taken by `NotRegular`.
+    A FIFO, a device, a folder or a link planted by a job is not followed and never blocks. Raises OSError,
+    with EINVAL's place taken by `NotRegular`.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,5 @@
-"""Keeps the gang: at most one attempt of it at a time, whatever is asked and whenever this program was killed."""
+"""Keeps the gang: at most one attempt of it at a time, whatever is asked and whenever this program was
+killed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from reknit.model.commands import RestartGang, StopJob
 from reknit.model.events import AttemptEnded, AttemptStarted, CommandDone, CommandFailed
 from reknit.orchestrate.local import processes
-from reknit.orchestrate.local.environment import free_port
+from reknit.orchestrate.local.environment import Launch, free_port
 from reknit.orchestrate.local.errors import NoRoom, StateError, StillAlive, why
 from reknit.orchestrate.local.placement import place
 from reknit.orchestrate.local.ranks import SWEEP_S, end_gang, start_gang, sweep
@@ -43,13 +44,22 @@ class Gang:
         self._settings = settings
         self._job = settings.job
         self._nodes = nodes
+        self._shared = Launch(
+            job=settings.job,
+            command=state.run.command,
+            cwd=state.run.cwd,
+            nodes=nodes,
+            base=settings.environment,
+            grace_s=settings.grace_s,
+        )
         self._emit = emit
         self._cursors = cursors
         self._busy = asyncio.Lock()
         self._watch: AttemptWatch | None = None
 
     async def begin(self) -> None:
-        """Adopt the newest attempt, or start the first one where there is none. Raises LocalError or OSError."""
+        """Adopt the newest attempt, or start the first one where there is none. Raises LocalError or
+        OSError."""
         async with self._busy:
             numbers = self._state.attempts()
             await self._end_older(numbers[-1] if numbers else 0)
@@ -59,6 +69,7 @@ class Gang:
                 return
             newest = self._state.attempt(numbers[-1])
             plan = self._plan_of(newest)
+            self._announce(plan)
             if plan.boot_id == processes.boot_id() and self._state.stopped() is None:
                 await self._launch(newest, plan)
             self._begin_watch(newest, plan)
@@ -75,7 +86,8 @@ class Gang:
         return None if plan is None else (found, plan)
 
     async def restart(self, command: RestartGang) -> CommandDone | CommandFailed:
-        """End the newest attempt and start the next, or find that this was done. Raises LocalError or OSError."""
+        """End the newest attempt and start the next, or find that this was done. Raises LocalError or
+        OSError."""
         async with self._busy:
             stopped = self._state.stopped()
             if stopped is not None:
@@ -109,23 +121,25 @@ class Gang:
             return CommandDone(command.id, f"attempt {newest} was ended and no other is started")
 
     async def _finish_start(self, command: RestartGang) -> CommandDone:
-        """The next attempt exists: whoever started it was perhaps killed before all ranks were, or before saying so."""
+        """The next attempt exists: whoever started it was perhaps killed before all ranks were, or before
+        saying so."""
         attempt = self._state.attempt(command.next_attempt)
         plan = self._plan_of(attempt)
         self._emit(AttemptEnded(job=self._job.id, attempt=command.attempt))
+        self._announce(plan)
         started = await self._launch(attempt, plan) if plan.boot_id == processes.boot_id() else 0
         if self._watch is None or self._watch.attempt.number != attempt.number:
+            if self._watch is not None:
+                await self._watch.close()
             self._begin_watch(attempt, plan)
-        else:
-            self._emit(AttemptStarted(job=self._job.id, attempt=attempt.number, placement=plan.placement))
         more = f"; {started} ranks of it were still missing" if started else ""
         return CommandDone(command.id, f"attempt {attempt.number} runs already{more}")
 
     async def _make_room(self, command: RestartGang, newest: int) -> tuple[RankPlacement, ...]:
         """End the newest attempt and find places for the next.
 
-        Where there are none, a gang of which every rank still runs is left alone: it may yet be of use. What is left
-        of a broken one is ended all the same. Raises NoRoom.
+        Where there are none, a gang of which every rank still runs is left alone: it may yet be of use. What
+        is left of a broken one is ended all the same. Raises NoRoom.
         """
         before = self.attempt(newest)
         previous = before[1].placement if before else ()
@@ -158,20 +172,21 @@ class Gang:
         )
         await self._end_older(number)
         attempt.write_plan(plan)
-        self._emit(AttemptStarted(job=self._job.id, attempt=number, placement=placement))
+        self._announce(plan)
         await self._launch(attempt, plan)
         if self._watch is not None:
             await self._watch.close()
         self._begin_watch(attempt, plan)
 
     async def _launch(self, attempt: AttemptDir, plan: PlanFile) -> int:
-        settings = self._settings
-        return await start_gang(
-            attempt, plan, self._job, self._state.run, self._nodes, settings.environment, settings.grace_s
-        )
+        return await start_gang(attempt, plan, self._shared)
+
+    def _announce(self, plan: PlanFile) -> None:
+        """Said when the places are settled, before the processes come up: from here on the time is the
+        start's."""
+        self._emit(AttemptStarted(job=self._job.id, attempt=plan.attempt, placement=plan.placement))
 
     def _begin_watch(self, attempt: AttemptDir, plan: PlanFile) -> None:
-        self._emit(AttemptStarted(job=self._job.id, attempt=attempt.number, placement=plan.placement))
         self._watch = AttemptWatch(attempt, plan, self._settings, self._emit, self._cursors)
         self._watch.begin()
 
@@ -186,7 +201,9 @@ class Gang:
         if watch is None or watch.attempt.number != number:
             self._emit(AttemptEnded(job=self._job.id, attempt=number))
         elif not await watch.ended(REPORT_S):
-            raise StillAlive(f"attempt {number} has ended, but its last output could not be read in {REPORT_S:.0f} s")
+            raise StillAlive(
+                f"attempt {number} has ended, but its last output could not be read in {REPORT_S:.0f} s"
+            )
 
     async def _end_older(self, newest: int) -> None:
         """No attempt but the newest may have a living process. Raises StillAlive."""
@@ -209,5 +226,3 @@ class Gang:
                 "after ending the processes that it may have left"
             )
         return plan
-
-

@@ -31,7 +31,8 @@ class InventoryNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InventoryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An inventory: `[[node]]` tables with `name`, `pool`, `rack` and `[[node.gpu]]` with `index`, `pci`, `uuid`."""
+    """An inventory: `[[node]]` tables with `name`, `pool`, `rack` and `[[node.gpu]]` with `index`, `pci`,
+    `uuid`."""
 
     node: tuple[InventoryNode, ...]
 
@@ -39,8 +40,8 @@ class InventoryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_inventory(path: Path, job: JobSpec, spares: int) -> tuple[Node, ...]:
     """The nodes that a file names, all on this machine's boot; those beyond `job.nodes` are spares.
 
-    Raises InventoryError where the file cannot be read, holds unknown fields, names a node or device twice, or too
-    few nodes.
+    Raises InventoryError where the file cannot be read, holds unknown fields, names a node or device twice,
+    or too few nodes.
     """
     try:
         file = msgspec.toml.decode(path.read_bytes(), type=InventoryFile)
@@ -65,8 +66,8 @@ def read_inventory(path: Path, job: JobSpec, spares: int) -> tuple[Node, ...]:
         _check_twice(path, f"GPU index on node {node.name}", [str(gpu.index) for gpu in node.gpus])
     if len(nodes) < job.nodes + spares:
         raise InventoryError(
-            f"inventory file {path} names {len(nodes)} nodes, but {job.nodes} and {spares} spares are asked for; "
-            "add [[node]] tables or ask for fewer"
+            f"inventory file {path} names {len(nodes)} nodes, but {job.nodes} and {spares} spares are "
+            "asked for; add [[node]] tables or ask for fewer"
         )
     return nodes
 
@@ -76,9 +77,9 @@ def virtual_nodes(
 ) -> tuple[Node, ...]:
     """`node0`, `node1`, ... on this machine, spares last.
 
-    The machine's GPUs are shared out in order, `ranks_per_node x gpus_per_rank` to each node, where there are enough
-    for all nodes, spares included; otherwise no node has any and every rank sees what it would see without Reknit. A
-    `CUDA_VISIBLE_DEVICES` in `env` limits what is shared out.
+    The machine's GPUs are shared out in order, `ranks_per_node x gpus_per_rank` to each node, where there are
+    enough for all nodes, spares included; otherwise no node has any and every rank sees what it would see
+    without Reknit. A `CUDA_VISIBLE_DEVICES` in `env` limits what is shared out.
     """
     count = job.nodes + spares
     each = job.ranks_per_node * job.gpus_per_rank
@@ -102,7 +103,9 @@ def machine_gpus(notice: Callable[[str], None]) -> tuple[Gpu, ...]:
     if program is None:
         return ()
     try:
-        asked = subprocess.Popen((program, *QUERY), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        asked = subprocess.Popen(
+            (program, *QUERY), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     except OSError as error:
         notice(f"nvidia-smi cannot be run: {why(error)}; GPUs are not shared out")
         return ()
@@ -110,7 +113,9 @@ def machine_gpus(notice: Callable[[str], None]) -> tuple[Gpu, ...]:
         answer, _ = asked.communicate(timeout=SMI_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         asked.kill()  # and not waited for: behind a driver that hangs it does not die
-        notice(f"nvidia-smi gave no answer in {SMI_TIMEOUT_S:.0f} s; GPUs are not shared out; look at the driver")
+        notice(
+            f"nvidia-smi gave no answer in {SMI_TIMEOUT_S:.0f} s; GPUs are not shared out; look at the driver"
+        )
         return ()
     if asked.returncode:
         said = answer.strip().splitlines() or ["nothing"]
@@ -132,14 +137,16 @@ def parse_smi(text: str) -> tuple[Gpu, ...]:
 def visible(gpus: tuple[Gpu, ...], limit: str | None) -> tuple[Gpu, ...]:
     """Those that a CUDA_VISIBLE_DEVICES value lets through, in its order.
 
-    As in CUDA, an entry is an index or the beginning of a UUID, and the first that names nothing ends the list. MIG
-    instances are not devices of the inventory: where one is named, nothing is shared out.
+    As in CUDA, an entry is an index or the beginning of a UUID, and the first that names nothing ends the
+    list. MIG instances are not devices of the inventory: where one is named, nothing is shared out.
     """
     if limit is None:
         return gpus
     chosen: list[Gpu] = []
     for entry in (part.strip() for part in limit.split(",")):
-        found = [gpu for gpu in gpus if str(gpu.index) == entry or (entry.startswith("GPU-") and entry in gpu.uuid)]
+        found = [
+            gpu for gpu in gpus if str(gpu.index) == entry or (entry.startswith("GPU-") and entry in gpu.uuid)
+        ]
         if len(found) != 1:
             break
         chosen += found

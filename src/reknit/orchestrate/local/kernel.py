@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def check_kernel_logs(settings: LocalSettings, nodes: Sequence[Node]) -> None:
-    """Before anything is started. Raises InventoryError for a log of a node that does not exist, SourceError for one
-    that cannot be read."""
+    """Before anything is started. Raises InventoryError for a log of a node that does not exist, SourceError
+    for one that cannot be read."""
     logs = settings.kernel_logs
     if logs == "kmsg":
         Kmsg(None, settings.notice).close()
@@ -33,7 +33,9 @@ def check_kernel_logs(settings: LocalSettings, nodes: Sequence[Node]) -> None:
     known = [node.name for node in nodes]
     for name, path in logs.items():
         if name not in known:
-            raise InventoryError(f"kernel log {path} is given for node {name}, which is none of {', '.join(known)}")
+            raise InventoryError(
+                f"kernel log {path} is given for node {name}, which is none of {', '.join(known)}"
+            )
         check_source(path)
 
 
@@ -87,8 +89,8 @@ class KernelWatch:
                     await asyncio.sleep(0)
 
     def _file(self, name: str, path: Path, node: Node, *, own: bool) -> LogSource:
-        """A file as a node's kernel log. One in the state directory belongs to this run and is read whole; of another
-        what stands in it at the first start is history."""
+        """A file as a node's kernel log. One in the state directory belongs to this run and is read whole; of
+        another what stands in it at the first start is history."""
         first = name not in self._cursors
         tail = Tail(
             path,

@@ -33,8 +33,9 @@ class Kmsg:
             self._handle = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with contextlib.suppress(OSError):
                 os.lseek(self._handle, 0, os.SEEK_SET)
+            # Read rather than sought past, so that the last record's number is known and can be kept.
             while after is None and self.read():
-                pass  # read rather than sought past, so that the last record's number is known and can be kept
+                pass
         except OSError as error:
             raise SourceError(
                 f"cannot read {device}: {why(error)}; run as a user who may, or name a log file instead"

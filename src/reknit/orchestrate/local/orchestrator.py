@@ -34,7 +34,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class LocalOrchestrator:
-    """Implements the port `Orchestrator`. Made by `open`, which refuses bad input before anything is started."""
+    """Implements the port `Orchestrator`. Made by `open`, which refuses bad input before anything is
+    started."""
 
     def __init__(self, state: StateDir, settings: LocalSettings, nodes: tuple[Node, ...]) -> None:
         self._state = state
@@ -47,10 +48,11 @@ class LocalOrchestrator:
 
     @classmethod
     def open(cls, settings: LocalSettings) -> LocalOrchestrator:
-        """Look at the nodes, check every input, and take the state directory with its lock. Nothing is started.
+        """Look at the nodes, check every input, and take the state directory with its lock. Nothing is
+        started.
 
-        Raises LocalError: StateInUse, StateMismatch, StateError, InventoryError, SourceError, NoRoom; and ValueError
-        for a `log_regex` that cannot be used.
+        Raises LocalError: StateInUse, StateMismatch, StateError, InventoryError, SourceError, NoRoom; and
+        ValueError for a `log_regex` that cannot be used.
         """
         LineProgress(settings.catalog.progress, settings.log_regex)
         nodes = _nodes(settings)
@@ -81,7 +83,8 @@ class LocalOrchestrator:
         return self._state.stopped()
 
     async def start(self, emit: Emit, cursors: Mapping[str, int]) -> None:
-        """See the port. Raises LocalError where the first attempt cannot be started or the newest not be adopted."""
+        """See the port. Raises LocalError where the first attempt cannot be started or the newest not be
+        adopted."""
         self._emit = emit
         for node in self.nodes:
             emit(NodeSeen(node=node))
@@ -114,7 +117,9 @@ class LocalOrchestrator:
             await self._kernel.close()
         self._state.release()
 
-    async def _execute(self, command: AnyCommand) -> CommandDone | CommandFailed:
+    async def _execute(  # noqa: PLR0911 - one for each command
+        self, command: AnyCommand
+    ) -> CommandDone | CommandFailed:
         if self._gang is None:
             return CommandFailed(command.id, "the orchestrator has not been started yet", retry=True)
         match command:
@@ -142,8 +147,8 @@ class LocalOrchestrator:
         return CommandDone(command.id, f"{command.node} takes work again")
 
     def _tell(self, command: Notify) -> CommandDone:
-        """Once for each id, also when this program was killed before it could say that it was done. A full disk keeps
-        it out of the file, but not from whoever watches."""
+        """Once for each id, also when this program was killed before it could say that it was done. A full
+        disk keeps it out of the file, but not from whoever watches."""
         path = self._state.notices
         text = _CONTROL.sub(" ", command.text)
         known = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -22,9 +22,10 @@ def place(
 ) -> tuple[RankPlacement, ...]:
     """Where every rank of the next attempt runs.
 
-    A node of the previous attempt keeps its place in the gang, so that ranks restart where their files and caches
-    are; a place that falls vacant goes to the first other node in inventory order, spares being last there. Nodes in
-    `avoid` and `quarantined` are never used. A rank's own GPUs are named where its node has enough for all its ranks.
+    A node of the previous attempt keeps its place in the gang, so that ranks restart where their files and
+    caches are; a place that falls vacant goes to the first other node in inventory order, spares being last
+    there. Nodes in `avoid` and `quarantined` are never used. A rank's own GPUs are named where its node has
+    enough for all its ranks.
 
     Raises NoRoom, which names what is missing.
     """
@@ -57,7 +58,9 @@ def _gpus(job: JobSpec, node: Node, local_rank: int) -> tuple[int, ...]:
     return tuple(gpu.index for gpu in node.gpus[local_rank * each : (local_rank + 1) * each])
 
 
-def _shortage(job: JobSpec, nodes: Sequence[Node], missing: int, avoid: set[str], quarantined: set[str]) -> str:
+def _shortage(
+    job: JobSpec, nodes: Sequence[Node], missing: int, avoid: set[str], quarantined: set[str]
+) -> str:
     known = [node.name for node in nodes]
     out = [name for name in known if name in quarantined]
     suspects = [name for name in known if name in avoid and name not in quarantined]
@@ -68,6 +71,6 @@ def _shortage(job: JobSpec, nodes: Sequence[Node], missing: int, avoid: set[str]
     ]
     because = f": {' and '.join(reasons)}" if reasons else ""
     return (
-        f"{job.nodes} node{'s' if job.nodes != 1 else ''} needed, {missing} missing of {len(known)}{because}; "
-        "release a node or start with more spares"
+        f"{job.nodes} node{'s' if job.nodes != 1 else ''} needed, {missing} missing of {len(known)}"
+        f"{because}; release a node or start with more spares"
     )

@@ -1,4 +1,5 @@
-"""Processes as /proc shows them: who they are, whether they live, who descends from whom, and how to signal one safely.
+"""Processes as /proc shows them: who they are, whether they live, who descends from whom, and how to signal
+one safely.
 
 A pid alone names nobody: the kernel gives it again. A process is known by pid, start time and boot.
 """
@@ -18,7 +19,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Stat:
-    """What /proc/PID/stat says. `cpu_s` is user and system time in seconds; `start` is in clock ticks since boot."""
+    """What /proc/PID/stat says. `cpu_s` is user and system time in seconds; `start` is in clock ticks since
+    boot."""
 
     pid: int
     name: str
@@ -43,8 +45,9 @@ class Identity:
         return is_same(self) and (found := stat(self.pid)) is not None and found.state not in GONE
 
     def pidfd(self) -> int | None:
-        """A descriptor that becomes readable when the process ends and by which nobody else can be signalled; None
-        where it is gone. Who it is, is checked after opening, so that the pid cannot change hands in between."""
+        """A descriptor that becomes readable when the process ends and by which nobody else can be signalled;
+        None where it is gone. Who it is, is checked after opening, so that the pid cannot change hands in
+        between."""
         if not is_same(self):
             return None
         try:
@@ -85,7 +88,7 @@ def is_same(who: Identity) -> bool:
 
 
 def boot_id() -> str:
-    """This boot of this machine."""
+    """The boot of this machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -132,11 +135,12 @@ def descendants(root: int, among: list[Stat] | None = None) -> list[Stat]:
 
 
 def marked(mark: bytes) -> dict[Identity, str]:
-    """Everybody alive whose environment holds a variable that begins with `mark` (`NAME=value...`), and the rest of
-    that variable.
+    """Everybody alive whose environment holds a variable that begins with `mark` (`NAME=value...`), and the
+    rest of that variable.
 
-    Other people's processes cannot be read and are left out, and so is this very process. Reading an environment
-    waits for the process's memory lock, which one that hangs in the kernel may hold: call this in a thread.
+    Other people's processes cannot be read and are left out, and so is this very process. Reading an
+    environment waits for the process's memory lock, which one that hangs in the kernel may hold: call this in
+    a thread.
     """
     boot = boot_id()
     found: dict[Identity, str] = {}

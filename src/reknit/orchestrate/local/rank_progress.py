@@ -71,15 +71,18 @@ class RankProgressReader:
         except OSError as error:
             if not self._told:
                 self._told = True
-                self._notice(f"cannot read progress file {self._path}: {why(error)}; the rank's log is read instead")
+                self._notice(
+                    f"cannot read progress file {self._path}: {why(error)}; the rank's log is read instead"
+                )
             return b""
 
 
 def merge(file: RankProgress | None, lines: RankProgress | None) -> RankProgress | None:
     """One progress of two.
 
-    The file wins as soon as it shows a step; a loss and checkpoints that it does not know are taken from the lines.
-    Until then steps are the lines', and the file adds what it alone says: phases, checkpoints, the sign of life.
+    The file wins as soon as it shows a step; a loss and checkpoints that it does not know are taken from the
+    lines. Until then steps are the lines', and the file adds what it alone says: phases, checkpoints, the
+    sign of life.
     """
     if file is None or lines is None:
         return file or lines

@@ -20,9 +20,9 @@ from reknit.orchestrate.local.processes import Identity
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from reknit.model.entities import JobSpec, Node
+    from reknit.orchestrate.local.environment import Launch
     from reknit.orchestrate.local.files import ShimFile
-    from reknit.orchestrate.local.state_dir import AttemptDir, PlanFile, RankDir, RunFile
+    from reknit.orchestrate.local.state_dir import AttemptDir, PlanFile, RankDir
 
 SHIM = Path(__file__).with_name("shim.py")
 BEGIN_S = 30.0
@@ -35,15 +35,7 @@ SWEEP_S = 5.0
 SWEEP_POLL_S = 0.02
 
 
-async def start_gang(
-    attempt: AttemptDir,
-    plan: PlanFile,
-    job: JobSpec,
-    run: RunFile,
-    nodes: Mapping[str, Node],
-    base: Mapping[str, str],
-    grace_s: float,
-) -> int:
+async def start_gang(attempt: AttemptDir, plan: PlanFile, launch: Launch) -> int:
     """Start every rank of a plan that has never been started, and wait until all have begun or failed to.
 
     Returns how many were started now. Starts nothing of an attempt that is being ended. Raises OSError.
@@ -56,8 +48,8 @@ async def start_gang(
         if was_started(folder):
             continue
         folder.path.mkdir(parents=True, exist_ok=True)
-        write_json(folder.spec, {"argv": run.command, "cwd": run.cwd, "grace_s": grace_s})
-        env = rank_environment(base, job, plan, place, nodes.get(place.node), folder)
+        write_json(folder.spec, {"argv": launch.command, "cwd": launch.cwd, "grace_s": launch.grace_s})
+        env = rank_environment(launch, plan, place, folder)
         started[place.rank] = processes.identify(_spawn(folder, env))
     await _begun(attempt, plan, started)
     return len(started)
@@ -162,7 +154,8 @@ def _describe(left: Mapping[Identity, str]) -> str:
 
 
 async def all_gone(whom: Collection[Identity], timeout_s: float) -> bool:
-    """Wait until none of these processes is left, for at most `timeout_s`. Reaps those that are our children."""
+    """Wait until none of these processes is left, for at most `timeout_s`. Reaps those that are our
+    children."""
     gone = [asyncio.ensure_future(_gone(who)) for who in whom]
     if not gone:
         return True

@@ -1,4 +1,5 @@
-"""The senses of logs, with what a reader of growing files has to know besides: whether something is still inside."""
+"""The senses of logs, with what a reader of growing files has to know besides: whether something is still
+inside."""
 
 from __future__ import annotations
 

@@ -28,8 +28,9 @@ class LocalSettings:
     catalog: what faults look like.
     spares: virtual nodes beyond the gang's.
     inventory: a TOML file that names the nodes, None for virtual ones.
-    kernel_logs: files read as nodes' kernel logs, by node, or "kmsg" for this machine's own kernel; what stands in
-        them before the first start is history and not read. `STATE/nodes/NODE/kernel.log` is read in any case, whole.
+    kernel_logs: files read as nodes' kernel logs, by node, or "kmsg" for this machine's own kernel; what
+        stands in them before the first start is history and not read. `STATE/nodes/NODE/kernel.log` is read
+        in any case, whole.
     log_regex: how the job prints its steps, where no built-in pattern fits.
     log_poll_s, progress_poll_s: how often logs and progress files are looked at.
     grace_s: between SIGTERM and SIGKILL where a command does not say.

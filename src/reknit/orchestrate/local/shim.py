@@ -1,14 +1,19 @@
-"""The small parent of one rank: starts it, writes down how it ended, and lets none of its descendants survive it.
+"""The small parent of one rank: starts it, writes down how it ended, and lets none of its descendants survive
+it.
 
-Run as `python -I -S shim.py RANKDIR/spec.json`, in a session of its own, so that it outlives the program that started
-it. It imports nothing but the standard library, because it must start in milliseconds and never fail for want of a
-package. The rank inherits the shim's environment; argv, working directory and grace period come from the spec.
+Run as `python -I -S shim.py RANKDIR/spec.json`, in a session of its own, so that it outlives the program that
+started it. It imports nothing but the standard library, because it must start in milliseconds and never fail
+for want of a package. The rank inherits the shim's environment; argv, working directory and grace period come
+from the spec.
 
-The shim is a *subreaper* (prctl 36): a descendant that forks twice or calls setsid to escape becomes the shim's child
-instead of init's, and is ended with the rest. Should the shim itself be killed, the kernel kills the rank's main
-process (PDEATHSIG). A rank is started at most once: the shim writes `shim.json` before it forks, and a second shim for
-the same rank directory finds that file, the lock or `exit.json` and leaves.
+The shim is a *subreaper* (prctl 36): a descendant that forks twice or calls setsid to escape becomes the
+shim's child instead of init's, and is ended with the rest. Should the shim itself be killed, the kernel kills
+the rank's main process (PDEATHSIG). A rank is started at most once: the shim writes `shim.json` before it
+forks, and a second shim for the same rank directory finds that file, the lock or `exit.json` and leaves.
 """
+
+# pathlib alone would make the shim start much more slowly.
+# ruff: noqa: PTH100, PTH104, PTH110, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -107,8 +112,8 @@ class Rank:
         return os.path.join(self.folder, name)
 
     def prepare(self) -> None:
-        """Write down that the rank is about to be started, and take the room that its exit status will need: a disk
-        that is full when the rank ends must not cost the status."""
+        """Write down that the rank is about to be started, and take the room that its exit status will need:
+        a disk that is full when the rank ends must not cost the status."""
         self.note_pids()
         with open(self.path("exit.reserved"), "w", encoding="utf-8") as file:
             file.write(" " * RESERVED_BYTES)
@@ -136,7 +141,7 @@ class Rank:
         try:
             self.note_pids()
         except OSError as error:
-            say(f"cannot write {self.path('shim.json')}: {error.strerror}; tried again every {WRITE_AGAIN_S} s")
+            self.complain("shim.json", error)
         else:
             self.noted = True
 
@@ -168,7 +173,7 @@ class Rank:
         try:
             os.setsid()
             prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-            # Debian and Ubuntu let only ancestors read a process's memory (Yama); py-spy is none of the rank's.
+            # Debian and Ubuntu let only ancestors read a process's memory (Yama), and py-spy is none.
             prctl(PR_SET_PTRACER, ANYONE)
             if os.getppid() != parent:
                 os._exit(NOT_EXECUTABLE)
@@ -189,7 +194,8 @@ class Rank:
         """Note in the rank's own log, for people, why it was never started."""
         os.waitpid(self.pid, 0)
         code = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
-        text = f"reknit: the {stage} {target!r} cannot be used: {os.strerror(number)}; check its spelling and mode\n"
+        reason = os.strerror(number)
+        text = f"reknit: the {stage} {target!r} cannot be used: {reason}; check its spelling and mode\n"
         try:
             os.write(output, text.encode())
         except OSError:
@@ -216,9 +222,13 @@ class Rank:
                 os.close(file)
             os.rename(reserved, self.path("exit.json"))
         except OSError as error:
-            say(f"cannot write {self.path('exit.json')}: {error.strerror}; tried again every {WRITE_AGAIN_S} s")
+            self.complain("exit.json", error)
         else:
             self.written = True
+
+    def complain(self, name: str, error: OSError) -> None:
+        """Say what could not be written."""
+        say(f"cannot write {self.path(name)}: {error.strerror}; tried again every {WRITE_AGAIN_S} s")
 
     def reap(self) -> bool:
         """Collect whoever has ended. Returns whether any child is left."""
@@ -246,7 +256,8 @@ class Rank:
             return self.grace_s
 
     def terminate(self, grace_s: float) -> None:
-        """SIGTERM to everybody, once; a stopped process is woken, or it could not react (systemd does the same)."""
+        """SIGTERM to everybody, once; a stopped process is woken, or it could not react (systemd does the
+        same)."""
         first = self.kill_at == float("inf")
         self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
         for pid in descendants(os.getpid()) if first else ():
@@ -292,7 +303,8 @@ def say(text: str) -> None:
 
 
 def hold(path: str) -> bool:
-    """Take the rank's lock until this process ends. Whoever only looks whether it is held holds it for a moment."""
+    """Take the rank's lock until this process ends. Whoever only looks whether it is held holds it for a
+    moment."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     for _ in range(LOCK_TRIES):
         try:

@@ -1,7 +1,8 @@
 """Logs and what is made of them: signals, and positions up to which everything has been made of them.
 
-A position that is reported never passes text that is still inside a sense (half a line, a traceback whose end has not
-come): after a crash that text is read again. Reading a few lines twice is harmless, losing one is not.
+A position that is reported never passes text that is still inside a sense (half a line, a traceback whose end
+has not come): after a crash that text is read again. Reading a few lines twice is harmless, losing one is
+not.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Positions:
         self._reported_at = time.monotonic()
 
     def report(self, signals: list[Signal], positions: Mapping[str, int]) -> None:
-        """Hand over signals; the last one carries the positions, because only then all of them are on record."""
+        """Hand over signals; the last one carries the positions, because only then all of them are on
+        record."""
         for signal in signals[:-1]:
             self._emit(SignalSeen(signal))
         if signals:
@@ -89,10 +91,7 @@ class LogSource:
 
     def poll(self) -> bool:
         """Read what is new, within reason. Returns whether there may be more."""
-        for _ in range(BLOCKS_AT_ONCE):
-            if not self._step():
-                return False
-        return True
+        return all(self._step() for _ in range(BLOCKS_AT_ONCE))
 
     def drain(self) -> None:
         """Read to the end as it is now, and take the log's text as complete: half a line is a line then."""
@@ -134,9 +133,12 @@ class LogSource:
 
 
 class KmsgSource:
-    """The kernel's ring buffer and its sense. The position is the last record's sequence number in this boot."""
+    """The kernel's ring buffer and its sense. The position is the last record's sequence number in this
+    boot."""
 
-    def __init__(self, name: str, device: Kmsg, sense: Sense, emit: Emit, notice: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, device: Kmsg, sense: Sense, emit: Emit, notice: Callable[[str], None]
+    ) -> None:
         self.name = name
         self._device: Kmsg | None = device
         self._sense = sense
@@ -156,7 +158,9 @@ class KmsgSource:
         try:
             data = self._device.read()
         except OSError as error:
-            self._notice(f"cannot read the kernel's messages any more: {why(error)}; kernel faults are not seen now")
+            self._notice(
+                f"cannot read the kernel's messages any more: {why(error)}; kernel faults are not seen now"
+            )
             self.close()
             return False
         signals = self._sense.feed(data, time.time()) if data else []

@@ -21,10 +21,11 @@ def find_py_spy() -> str | None:
 
 
 async def python_stack(program: str, pid: int, timeout_s: float) -> tuple[str, str]:
-    """The Python threads of a process, and why there are none ("" where there are). Never waits past the timeout.
+    """The Python threads of a process, and why there are none ("" where there are). Never waits past the
+    timeout.
 
-    `--nonblocking`: the process is not paused, so that one which runs is not disturbed and one which is stopped or
-    hangs in the kernel is not waited for.
+    `--nonblocking`: the process is not paused, so that one which runs is not disturbed and one which is
+    stopped or hangs in the kernel is not waited for.
     """
     try:
         running = await asyncio.create_subprocess_exec(

@@ -1,15 +1,15 @@
 """The state directory: what stands where, whose it is, and that only one live run uses it.
 
-    run.json                      what is run
-    lock                          held by the live run
-    stopped.json                  Reknit has stopped the job for good, and why
-    notices.log                   what people were told
-    attempts/N/plan.json          where attempt N runs
-    attempts/N/stopping.json      attempt N is being ended: nothing of it may be started any more
-    attempts/N/rank-R/            spec.json shim.json exit.json output.log progress lock shim.log
-    nodes/NODE/kernel.log         read as the node's kernel log where it exists
-    nodes/NODE/quarantine.json    the node takes no new work, and why
-    evidence/INCIDENT/            what was captured
+run.json                      what is run
+lock                          held by the live run
+stopped.json                  Reknit has stopped the job for good, and why
+notices.log                   what people were told
+attempts/N/plan.json          where attempt N runs
+attempts/N/stopping.json      attempt N is being ended: nothing of it may be started any more
+attempts/N/rank-R/            spec.json shim.json exit.json output.log progress lock shim.log
+nodes/NODE/kernel.log         read as the node's kernel log where it exists
+nodes/NODE/quarantine.json    the node takes no new work, and why
+evidence/INCIDENT/            what was captured
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class AttemptDir:
 
     @property
     def mark(self) -> bytes:
-        """What the environment of every process of this attempt begins one variable with. It holds the absolute path
-        of the state directory, so that it is nobody else's."""
+        """What the environment of every process of this attempt begins one variable with. It holds the
+        absolute path of the state directory, so that it is nobody else's."""
         return mark_of(self.path)
 
 
@@ -231,16 +231,21 @@ def open_state(root: Path, wanted: RunFile) -> StateDir:
     try:
         root = root.resolve()  # one spelling: the marks of processes hold this path
         root.mkdir(parents=True, exist_ok=True)
-        names = set(os.listdir(root))
+        names = {entry.name for entry in root.iterdir()}
     except NotADirectoryError as error:
-        raise StateError(f"state directory {root} is not a directory; name another one with --state") from error
+        raise StateError(
+            f"state directory {root} is not a directory; name another one with --state"
+        ) from error
     except FileExistsError as error:
         raise StateError(f"state directory {root} is a file; name another one with --state") from error
     except OSError as error:
-        raise StateError(f"cannot use state directory {root}: {why(error)}; name another one with --state") from error
+        raise StateError(
+            f"cannot use state directory {root}: {why(error)}; name another one with --state"
+        ) from error
     if "run.json" not in names and names - OURS_BEFORE_RUN_JSON:
         raise StateError(
-            f"{root} holds files that are not reknit's and no run.json; name an empty or new directory with --state"
+            f"{root} holds files that are not reknit's and no run.json; "
+            "name an empty or new directory with --state"
         )
     lock = take_lock(root)
     try:
@@ -274,7 +279,8 @@ def settle_run(root: Path, wanted: RunFile) -> RunFile:
 
 
 def take_lock(root: Path) -> int:
-    """Hold the directory until the descriptor is closed or this process ends. Raises StateInUse or StateError."""
+    """Hold the directory until the descriptor is closed or this process ends. Raises StateInUse or
+    StateError."""
     path = root / "lock"
     handle = -1
     try:
@@ -288,7 +294,9 @@ def take_lock(root: Path) -> int:
         pid = int(text) if text.isdigit() else 0
         who = f"process {pid}" if pid else "another process"
         raise StateInUse(
-            f"{root} is in use by a live run ({who}); end that one first, or name another directory with --state", pid
+            f"{root} is in use by a live run ({who}); end that one first, "
+            "or name another directory with --state",
+            pid,
         ) from error
     except OSError as error:
         if handle >= 0:

@@ -18,8 +18,9 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """Bytes read at once. `end` is the position behind them; `at` an upper bound of when they were written (seconds
-    since the epoch); `fresh` says that they begin a file that took the place of the one read before."""
+    """Bytes read at once. `end` is the position behind them; `at` an upper bound of when they were written
+    (seconds since the epoch); `fresh` says that they begin a file that took the place of the one read
+    before."""
 
     data: bytes
     end: int
@@ -30,8 +31,8 @@ class Block:
 class Tail:
     """One file, read on from a position.
 
-    `inode` is the file that the position belongs to, 0 where unknown. Links are followed only where `follow` is set:
-    a file that a job may write must not lead anywhere else. Problems are told once each, by `notice`.
+    `inode` is the file that the position belongs to, 0 where unknown. Links are followed only where `follow`
+    is set: a file that a job may write must not lead anywhere else. Problems are told once each, by `notice`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Tail:
     def size(self) -> int:
         """How long the file is now; 0 where it cannot be read."""
         try:
-            return os.stat(self.path).st_size if self._handle is None else os.fstat(self._handle).st_size
+            return self.path.stat().st_size if self._handle is None else os.fstat(self._handle).st_size
         except OSError:
             return 0
 
@@ -118,9 +119,9 @@ class Tail:
 
     def _was_replaced(self, found: os.stat_result) -> bool:
         try:
-            now = os.stat(self.path)
+            now = self.path.stat()
         except FileNotFoundError:
-            return False  # removed, or in the middle of a rotation: what is open is read on until a new one is there
+            return False  # in the middle of a rotation: what is open is read on until a new one is there
         return (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino)
 
     def _begin_again(self, what: str) -> None:
@@ -139,11 +140,15 @@ def check_source(path: Path) -> None:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise SourceError(f"kernel log {path} is {_kind(mode)}, not a regular file; name a file, or `kmsg`")
+            raise SourceError(
+                f"kernel log {path} is {_kind(mode)}, not a regular file; name a file, or `kmsg`"
+            )
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise SourceError(f"kernel log {path}: there is no folder {path.parent}; check the path") from None
+            raise SourceError(
+                f"kernel log {path}: there is no folder {path.parent}; check the path"
+            ) from None
     except OSError as error:
         raise SourceError(f"cannot read kernel log {path}: {why(error)}; check its owner and mode") from error
 

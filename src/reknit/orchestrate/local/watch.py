@@ -1,7 +1,7 @@
 """Watches the ranks of one attempt: reads what they write, and reports how each one ends.
 
-Order matters to whoever diagnoses: what a rank said is reported before its end, its end before the attempt's, and the
-attempt's end only when no process of it is left.
+Order matters to whoever diagnoses: what a rank said is reported before its end, its end before the attempt's,
+and the attempt's end only when no process of it is left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ class RankWatch:
     """One rank."""
 
     def __init__(
-        self, attempt: AttemptDir, place: RankPlacement, settings: LocalSettings, emit: Emit, cursors: Mapping[str, int]
+        self,
+        attempt: AttemptDir,
+        place: RankPlacement,
+        settings: LocalSettings,
+        emit: Emit,
+        cursors: Mapping[str, int],
     ) -> None:
         self.place = place
         self.folder = attempt.rank(place.rank)
@@ -94,7 +99,12 @@ class AttemptWatch:
     """One attempt, from its start or its adoption until nothing of it is left."""
 
     def __init__(
-        self, attempt: AttemptDir, plan: PlanFile, settings: LocalSettings, emit: Emit, cursors: Mapping[str, int]
+        self,
+        attempt: AttemptDir,
+        plan: PlanFile,
+        settings: LocalSettings,
+        emit: Emit,
+        cursors: Mapping[str, int],
     ) -> None:
         self.attempt = attempt
         self.plan = plan
@@ -124,7 +134,9 @@ class AttemptWatch:
     @property
     def succeeded(self) -> bool:
         """Whether all ranks ended with 0 of their own accord: some catch SIGTERM and then exit with 0."""
-        return all(rank.exit is not None and rank.exit.code == 0 and not rank.exit.asked for rank in self.ranks)
+        return all(
+            rank.exit is not None and rank.exit.code == 0 and not rank.exit.asked for rank in self.ranks
+        )
 
     async def ended(self, timeout_s: float) -> bool:
         """Wait until the attempt's end was reported; False where that takes longer than `timeout_s`."""
@@ -272,4 +284,3 @@ class AttemptWatch:
                 await asyncio.sleep(STILL_ALIVE_AGAIN_S)
             else:
                 return
-
