@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _FAILURES = (
     (
         "[rank3]:[E1104 09:12:44.120 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective "
-        "operation timeout: WorkNCCL(SeqNum=733, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600031 milliseconds before "
-        "timing out."
+        "operation timeout: WorkNCCL(SeqNum=733, OpType=ALLREDUCE, Timeout(ms)=600000) ran for "
+        "600031 milliseconds before timing out."
     ),
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB.",
     (

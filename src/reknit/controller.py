@@ -132,16 +132,18 @@ class Controller:
         def record() -> None:
             self._seq = self._journal.record(now, event, lasting, self.engine.changed, cursors)
 
-        await self._write(record)
+        paused = await self._write(record)
         for command in lasting:
             self._start(command)
         self._since_snapshot += 1
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self._snapshot()
         self._changed(self.engine.state, now)
+        if paused:  # what was reported meanwhile waits in the queue: nobody was silent, we did not listen
+            await self._handle(WatchResumed(), {})
 
-    async def _write(self, write: Callable[[], None]) -> None:
-        """Write, however long it takes: what is not written down is not acted upon."""
+    async def _write(self, write: Callable[[], None]) -> bool:
+        """Write, however long it takes: what is not written down is not acted upon. Gives whether it had to wait."""
         told = False
         while True:
             try:
@@ -154,7 +156,7 @@ class Controller:
             else:
                 if told:
                     self._notice("the journal can be written again: going on")
-                return
+                return told
 
     def _start(self, command: AnyCommand) -> None:
         task = asyncio.create_task(self._carry_out(command), name=command.id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs import QUICK, Run, steps, until
+from support.runs import QUICK, REKNIT, Run, steps, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,6 +168,20 @@ def test_the_launcher_may_die_and_the_ranks_go_on(start: Callable[..., Run]) -> 
     assert [p.name for p in (run.state / "attempts").iterdir()] == ["1"]
 
 
+def test_a_run_is_taken_up_by_its_state_directory_alone(start: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "nodes.toml").write_text(INVENTORY)
+    run = start(steps(tmp_path, steps=100), spares=1, options=("--inventory", str(tmp_path / "nodes.toml")))
+    until("a checkpoint", lambda: run.checkpoint() >= 5)
+    run.kill()
+    run.args = (*REKNIT, "run", "--state", str(run.state), "--plain")
+    run.start()
+    _kernel(run, "node1", XID79.format(pci="0000:1a:00"))
+    assert run.wait() == 0, run.text()
+    (incident,) = run.incidents()
+    assert incident["nodes"][0]["node"] == "node1"
+    assert run.checkpoint() == 100
+
+
 def test_a_rank_that_dies_while_nobody_looks_is_restarted_later(start: Callable[..., Run]) -> None:
     run = start()
     until("a checkpoint", lambda: run.checkpoint() >= 5)
@@ -215,10 +230,6 @@ def test_a_person_gives_a_node_back(start: Callable[..., Run], tmp_path: Path) -
     _kernel(run, "node1", XID79.format(pci="0000:1a:00"))
     mark = run.state / "nodes" / "node1" / "quarantine.json"
     until("the taint", mark.exists)
-    import subprocess  # noqa: PLC0415
-
-    from support.runs import REKNIT  # noqa: PLC0415
-
     done = subprocess.run([*REKNIT, "release", "node1", "--state", str(run.state)], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     until("the node to be back", lambda: not mark.exists())

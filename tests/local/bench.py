@@ -7,7 +7,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reknit.catalog.row import Catalog
 from reknit.model.entities import JobSpec
 from reknit.orchestrate.local import processes
 from reknit.orchestrate.local.orchestrator import LocalOrchestrator
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from reknit.catalog.row import Catalog
     from reknit.model.events import AnyEvent
 
 E = TypeVar("E")

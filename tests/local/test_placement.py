@@ -160,8 +160,10 @@ def test_an_inventory_file_names_nodes_racks_and_devices(tmp_path: Path) -> None
         ('[[node]]\nname = "a"\n', "names 1 nodes, but 2 and 1 spares are asked for"),
         ('[[node]]\nname = "a"\n[[node]]\nname = "a"\n', "node 'a' stands there twice"),
         (
-            '[[node]]\nname = "a"\n[[node.gpu]]\nindex = 0\npci = "3b:00.0"\n'
-            '[[node.gpu]]\nindex = 1\npci = "0000:3B:00.0"\n',
+            (
+                '[[node]]\nname = "a"\n[[node.gpu]]\nindex = 0\npci = "3b:00.0"\n'
+                '[[node.gpu]]\nindex = 1\npci = "0000:3B:00.0"\n'
+            ),
             "PCI address on node a '0000:3b:00' stands there twice",
         ),
     ],

@@ -319,6 +319,8 @@ class World:
             case cmd.Quarantine():
                 if command.node not in self.nodes:
                     return ev.CommandFailed(command.id, f"there is no {command.node}")
+                if self.now > command.deadline:
+                    return ev.CommandFailed(command.id, "too late: nobody waits for it any more")
                 self.tainted.add(command.node)
             case cmd.Release():
                 self.tainted.discard(command.node)
@@ -410,5 +412,10 @@ class World:
             for name in list(self.nodes):
                 self.tell(ev.NodeReleaseRequested(name, by="ann"))
                 self.work()
+        for _ in range(20):
+            if not self.laws.state.out_of_service():
+                break
+            self.tick_when_due()
+            self.work()
         assert not self.laws.state.out_of_service()
         assert not self.tainted, "a mark that nobody knows of stays for ever"

@@ -12,7 +12,6 @@ from reknit.cli.states import journal_path
 from reknit.journal.sqlite import SqliteJournal
 from reknit.model import commands as cmd
 from reknit.model import events as ev
-from reknit.model.policy import Policy
 from reknit.orchestrate.local.files import write_json
 from reknit.orchestrate.local.state_dir import RunFile
 from support.story import ACT, Story
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import click
+
+    from reknit.model.policy import Policy
 
 HOSTILE = "bad [bold red]sample\x1b[31m\x1b]0;owned\x07\x9b2J"
 STEADY = {"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "NO_COLOR": None, "COLUMNS": None}

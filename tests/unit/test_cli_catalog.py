@@ -33,8 +33,9 @@ def test_the_catalogue_lists_finds_and_explains() -> None:
 
 def test_a_sites_own_rows_are_checked_before_they_are_used(tmp_path: Path) -> None:
     row = (
-        '[[row]]\ncode = "site.fan"\ntitle = "a fan stands"\nsense = "kernel"\nfailure_class = "thermal_power"\n'
-        'severity = "error"\nscope = "node"\naction = "replace_node"\nsource = "ours"\npatterns = ["fan \\\\d+ stopped"]\n'
+        '[[row]]\ncode = "site.fan"\ntitle = "a fan stands"\nsense = "kernel"\nsource = "ours"\n'
+        'failure_class = "thermal_power"\nseverity = "error"\nscope = "node"\naction = "replace_node"\n'
+        'patterns = ["fan \\\\d+ stopped"]\n'
     )
     good = tmp_path / "good.toml"
     good.write_text(row + 'examples = ["bmc: fan 3 stopped"]\nexplains = ["nvidia.xid.*"]\n')

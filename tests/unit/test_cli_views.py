@@ -1,4 +1,4 @@
-"""What a person sees who asks about a run: through the commands, over journals that real stories have written."""
+"""What a person sees who asks about a run: the commands, over journals that real stories have written."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_stacks_that_were_kept_are_shown_and_what_a_job_plants_beside_them_is_no
     story.a_rank_hangs()
     folder = story.root / "evidence/inc-1/attempt-1"
     folder.mkdir(parents=True)
-    stack = "rank 5 on node2\nprocess 7\nPython threads:\nThread 0x7f (idle)\n    all_reduce (\x1b[31mdist.py:3)\n"
+    stack = "rank 5 on node2\nPython threads:\nThread 0x7f (idle)\n    all_reduce (\x1b[31mdist.py:3)\n"
     (folder / "rank-5.txt").write_text(stack)
     (story.root.parent / "secret.txt").write_text("the owner's secret")
     (folder / "rank-9.txt").symlink_to(story.root.parent / "secret.txt")

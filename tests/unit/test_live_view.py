@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import time
+
 import msgspec
 import pytest
 from rich.cells import cell_len

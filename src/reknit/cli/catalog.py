@@ -125,7 +125,7 @@ def _unknown(code: str, known: Catalog) -> str:
 @catalog.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 def lint(*, files: tuple[Path, ...]) -> None:
-    """Check files of rows before they are used. Each problem is one line; the status is 2 where there is any."""
+    """Check files of rows before they are used. Each problem is one line; the status is then 2."""
     from reknit.cli.catalog_lint import problems  # noqa: PLC0415 - heavy
 
     count = 0

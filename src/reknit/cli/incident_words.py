@@ -24,7 +24,7 @@ _OUT: dict[NodeState, str] = {NodeState.QUARANTINED: "out", NodeState.WANTED: "t
 
 
 def blamed(incident: Incident) -> str:
-    """The culprit with its place: `rank 3 on node1`, `GPU 0 of node1`, `nobody`; a dash before the diagnosis."""
+    """The culprit with its place: `rank 3 on node1`, `GPU 0 of node1`, `nobody`; a dash before that."""
     diagnosis = incident.diagnosis
     if diagnosis is None:
         return NOTHING

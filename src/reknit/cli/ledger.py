@@ -64,7 +64,7 @@ def ledger(*, state: Path, as_object: bool) -> None:
 
 
 def print_ledger(state: Path) -> None:
-    """Draw the ledger of a state directory on the standard output. Raises UsageProblem where there is none."""
+    """Draw the ledger of a state directory on standard output. Raises UsageProblem where there is none."""
     found = read_ledger(state)
     if not found.jobs:
         click.echo("no job has been started in this run yet")
@@ -79,8 +79,8 @@ def read_ledger(state: Path) -> Ledger:
     from reknit.catalog.load import builtin  # noqa: PLC0415 - heavy
 
     with open_run(state) as run:
-        # In this order: what a live run writes in between is then in the state, and nothing is billed that the
-        # account does not hold yet.
+        # In this order: what a live run writes in between is then in the state as well, and nothing is billed
+        # that the account does not hold yet.
         every = {incident.id: incident for incident in run.incidents()}
         engine = run.engine_state(builtin())
     every.update(engine.incidents)

@@ -1,8 +1,8 @@
 """What `reknit run` and `reknit demo` show while they work: a picture on a terminal, plain lines elsewhere.
 
-A view is a guest of the controller: it is called after each event, so it only remembers then and draws a few times a
-second, on the controller's own thread, because the state changes under anybody else's hands. A terminal that goes away
-takes the picture with it, never the run.
+A view is a guest of the controller: it is called after each event, so it only remembers then and draws a few
+times a second, on the controller's own thread, because the state changes under another's hands. A terminal
+that goes away takes the picture with it, never the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PROGRESS_S = 5.0
 class LiveView:
     """Draws the run on the terminal's other screen, so that what stood there before comes back afterwards.
 
-    `spares` is not needed to tell a spare node (it is one that has no rank) and only shown before nodes are known.
+    `spares` is only shown before nodes are known: a spare node is one that has no rank.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class PlainView:
         self._say(self._now, f"note: {plain(text, 600)}")
 
     def _moved(self, state: EngineState) -> list[Incident]:
-        """The incidents that may hold something new: open ones, and those that were open or not there last time."""
+        """Incidents that may hold something new: open ones, and those that were open or not there before."""
         new = [f"inc-{number}" for number in range(self._count + 1, state.incident_count + 1)]
         ids = dict.fromkeys((*sorted(self._tracked), *new, *state.open_ids))
         self._count = state.incident_count
@@ -244,7 +244,7 @@ class PlainView:
             self._stop_talking()
 
     def _stop_talking(self) -> None:
-        """Whoever read us is gone (`| head`), or the disk behind us is full: the run goes on, without a word."""
+        """Whoever read us is gone (`| head`), or the disk behind us is full: the run goes on in silence."""
         self._broken = True
         with contextlib.suppress(OSError, ValueError, AttributeError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

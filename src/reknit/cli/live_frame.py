@@ -185,7 +185,7 @@ def _nodes(scene: Scene, job: JobView | None, width: int, rows: int) -> Panel:
 
 
 def _chosen(state: EngineState) -> tuple[Incident | None, list[Incident]]:
-    """The incident that matters now, and the others, newest first: a broken job before the last thing that happened."""
+    """The incident that matters now (a broken job's, else where something happened last), and the others."""
     incidents = list(state.incidents.values())
     if not incidents:
         return None, []
@@ -279,7 +279,7 @@ def _entry(entry: TimelineEntry, since: float, width: int, most: int) -> list[Te
 
 
 def _offset(seconds: float) -> str:
-    return f"+{seconds:.2f} s" if seconds < 1000 else f"+{duration(seconds)}"  # noqa: PLR2004 - fits nine columns
+    return f"+{seconds:.2f} s" if seconds < 1000 else f"+{duration(seconds)}"  # noqa: PLR2004
 
 
 def _wrap(text: str, room: int, most: int) -> list[str]:

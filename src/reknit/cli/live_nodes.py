@@ -1,4 +1,4 @@
-"""The nodes of a picture: one cell each, with a sign for every rank. The signs tell apart without colour, too."""
+"""The nodes of a picture: one cell each, with a sign for every rank that needs no colour to be told apart."""
 
 from __future__ import annotations
 

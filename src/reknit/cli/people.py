@@ -1,4 +1,4 @@
-"""`reknit release`: what a person decides. The request is a file in the state directory; the live run acts on it."""
+"""`reknit release`: what a person decides. The request is a file in the state directory, for the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers and names look to a person. Pure: nothing here draws, and only `make_console` knows of a terminal."""
+"""How numbers and names look to a person. Nothing here draws, and only `make_console` knows of a terminal."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ NOTHING = "–"
 
 
 def plain(text: str, limit: int = 400) -> str:
-    """Foreign text as one harmless line of at most `limit` characters: no escapes, control codes, direction marks.
+    """Foreign text as one harmless line of at most `limit` characters: no escapes, no control codes.
 
-    Markup of rich (`[bold]`) is left as it is, because it is shown as text: give the result to `rich.text.Text`, never
-    to something that parses markup.
+    Markup of rich (`[bold]`) is left as it is, because it is shown as text: give the result to
+    `rich.text.Text`, never to something that parses markup.
     """
     return clean(" ".join(text.splitlines()), limit)
 
 
 def plain_lines(text: str, lines: int, width: int = 200) -> list[str]:
-    """The first `lines` lines of foreign text, each harmless and at most `width` long, with its indentation."""
+    """The first lines of foreign text, each harmless and at most `width` long, with its indentation."""
     shown: list[str] = []
     for line in text.splitlines()[:lines]:
         body = clean(line.expandtabs(4), width)
@@ -127,7 +127,7 @@ def step_time(seconds: float) -> str:
 
 
 def bar(fraction: float, width: int) -> str:
-    """A bar of at most `width` characters, drawn in eighths of one; the smallest thing that is there can be seen."""
+    """A bar of at most `width` characters, in eighths of one; what is there at all can be seen."""
     if not math.isfinite(fraction) or fraction <= 0 or width <= 0:
         return ""
     eighths = max(1, round(min(1.0, fraction) * width * 8))
@@ -138,8 +138,8 @@ def bar(fraction: float, width: int) -> str:
 def sparkline(values: Sequence[float], width: int, *, top: float | None = None) -> str:
     """The values as little columns; where there are more than `width`, neighbours are averaged.
 
-    What is no finite number is left out. With `top` a column's height is the value's share of it, else differences are
-    stretched to the whole height.
+    What is no finite number is left out. With `top` a column's height is the value's share of it, else
+    differences are stretched to the whole height.
     """
     return "".join(_SHADES[min(7, level)] for level in _levels(values, width, 8, top))
 
@@ -208,7 +208,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def print_json(content: Any) -> None:
-    """Structs, lists and dicts as JSON for a program (and harmless on a terminal: everything but ASCII is escaped)."""
+    """Structs, lists and dicts as JSON for a program; all but ASCII is escaped, so a terminal is safe."""
     import json  # noqa: PLC0415 - only one command in ten wants it
 
     import click  # noqa: PLC0415

@@ -17,6 +17,7 @@ import msgspec
 from reknit.catalog.load import builtin
 from reknit.cli.errors import UsageProblem
 from reknit.cli.inbox import watch_inbox
+from reknit.cli.remembered import Remembered, remember, remembered
 from reknit.cli.states import journal_path, new_state, policy_path, stored_policy
 from reknit.controller import Controller
 from reknit.journal.port import JournalError
@@ -89,13 +90,15 @@ class Session:
         except (LocalError, ValueError) as error:
             raise UsageProblem(str(error)) from error
         try:
-            return cls._over(orchestrator, options, catalog, view)
+            return cls._over(orchestrator, options, settings, view)
         except (JournalError, OSError) as error:
             await orchestrator.close()
             raise UsageProblem(f"cannot use state directory {orchestrator.root}: {error}") from error
 
     @classmethod
-    def _over(cls, orchestrator: LocalOrchestrator, options: Options, catalog: Catalog, view: View) -> Session:
+    def _over(
+        cls, orchestrator: LocalOrchestrator, options: Options, settings: LocalSettings, view: View
+    ) -> Session:
         root = orchestrator.root
         journal = SqliteJournal(journal_path(root))
         then = stored_policy(root)
@@ -105,10 +108,11 @@ class Session:
         def changed(state: EngineState, now: float) -> None:
             session.changed(state, now)
 
-        controller = Controller(catalog, policy, journal, orchestrator, notice=view.notice, changed=changed)
+        controller = Controller(settings.catalog, policy, journal, orchestrator, notice=view.notice, changed=changed)
         session = cls(controller, orchestrator, journal, view)
         controller.recover(then)
         policy_path(root).write_bytes(msgspec.json.encode(policy))
+        remember(root, settings)
         return session
 
     @property
@@ -208,12 +212,13 @@ def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSetti
 
     Raises UsageProblem.
     """
-    known = None
+    known, before = None, Remembered()
     if options.state is not None and (options.state / "run.json").exists():
         try:
             known = read_run(options.state)
         except LocalError as error:
             raise UsageProblem(str(error)) from error
+        before = remembered(options.state)
     command = options.command or (known.command if known else ())
     if not command:
         raise UsageProblem("there is no command to run; put it after --, as in `reknit run -- python train.py`")
@@ -232,13 +237,17 @@ def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSetti
         command=command,
         catalog=catalog,
         spares=asked(options.spares, known.spares if known else None, 0),
-        inventory=options.inventory,
-        kernel_logs=_kernel_logs(options.kernel_logs),
-        log_regex=options.progress_regex,
+        inventory=(options.inventory or _path(before.inventory)),
+        kernel_logs=_kernel_logs(options.kernel_logs if options.kernel_logs is not None else before.logs()),
+        log_regex=options.progress_regex or before.progress_regex or None,
         grace_s=options.policy.deadlines.grace_s,
         environment=options.environment,
         notice=view.notice,
     )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def _kernel_logs(given: dict[str, Path] | str | None) -> dict[str, Path] | Literal["kmsg"]:

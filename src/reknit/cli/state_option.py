@@ -38,7 +38,7 @@ def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Run:
-    """A run's state directory, opened for reading; another process may be writing there. Made by `open_run`."""
+    """A run's state directory, open for reading; another process may be writing. Made by `open_run`."""
 
     def __init__(self, root: Path, journal: SqliteJournal) -> None:
         self.root = root
@@ -74,7 +74,8 @@ class Run:
             state = msgspec.json.decode(snapshot, type=EngineState) if snapshot else EngineState()
         except msgspec.MsgspecError as error:
             raise UsageProblem(
-                f"the snapshot in {journal_path(self.root)} cannot be read ({error}): use the Reknit that wrote it"
+                f"the snapshot in {journal_path(self.root)} cannot be read ({error}): "
+                "use the Reknit that wrote it"
             ) from error
         engine = Engine(catalog, stored_policy(self.root) or Policy(mode="act"), state)
         for record in records:
@@ -106,8 +107,8 @@ def _existing(state: Path) -> Path:
     except (OSError, RuntimeError) as error:
         if state == DEFAULT_STATE:
             raise UsageProblem(
-                f"there is no run here: {DEFAULT_STATE} does not exist; start one with `reknit run -- COMMAND`, or "
-                "name the state directory of one with --state"
+                f"there is no run here: {DEFAULT_STATE} does not exist; start one with "
+                "`reknit run -- COMMAND`, or name the state directory of one with --state"
             ) from error
         why = getattr(error, "strerror", None) or str(error)
         raise UsageProblem(

@@ -143,7 +143,9 @@ def _refusal(desk: Desk, branch: NodeBranch) -> str:
 
 def done(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
     """The outcome of a node command came back well."""
-    if branch.state == NodeState.QUARANTINING:
+    if branch.state == NodeState.QUARANTINING and branch.waiting_for:
+        _issue_release(desk, incident.id, branch.node, branch.waiting_for)
+    elif branch.state == NodeState.QUARANTINING:
         desk.move_node(
             incident.id, branch.node, NodeState.QUARANTINED, desk.now + desk.policy.deadlines.remind_s, command="", tries=0
         )
@@ -158,7 +160,9 @@ def failed(desk: Desk, incident: Incident, branch: NodeBranch, detail: str) -> N
     """A node command could not be carried out, or no outcome came in time."""
     retry = desk.now + desk.policy.deadlines.retry_s
     desk.say(incident.id, "outcome", f"{branch.node}: {detail}")
-    if branch.state == NodeState.QUARANTINING:
+    if branch.state == NodeState.QUARANTINING and branch.waiting_for:
+        _issue_release(desk, incident.id, branch.node, branch.waiting_for)
+    elif branch.state == NodeState.QUARANTINING:
         if branch.tries >= _TRIES:
             retry = desk.now + desk.policy.deadlines.remind_s
         desk.move_node(
@@ -221,6 +225,9 @@ def release(desk: Desk, incident: Incident, branch: NodeBranch, why: str) -> Non
     let_jobs_use(desk, branch.node)
     if branch.state == NodeState.WATCHED or (branch.state == NodeState.WANTED and not branch.tries):
         dismiss(desk, incident, branch, why)
+    elif branch.state == NodeState.QUARANTINING:
+        # Two orders for one node at once could be carried out in either order: the first one's outcome is awaited.
+        desk.move_node(incident.id, branch.node, NodeState.QUARANTINING, branch.deadline, waiting_for=why)
     elif branch.state != NodeState.RELEASING:
         # A quarantine that failed, or of which nothing was heard, may have been made all the same.
         _issue_release(desk, incident.id, branch.node, why)
@@ -238,7 +245,7 @@ def _issue_release(desk: Desk, id_: str, node: str, why: str) -> None:
     reason = f"give {node} back: {why}"
     deadline = desk.now + desk.policy.deadlines.node_action_s
     command = desk.issue(Release, id_, reason, deadline, node=node)
-    desk.move_node(id_, node, NodeState.RELEASING, deadline, command=command)
+    desk.move_node(id_, node, NodeState.RELEASING, deadline, command=command, waiting_for="")
     desk.say(id_, "action", reason)
 
 

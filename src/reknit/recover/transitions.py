@@ -115,6 +115,7 @@ NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
     ),
     _N.QUARANTINING: frozenset(
         {
+            _N.QUARANTINING,  # a person wants it back: taken back as soon as the outcome is known
             _N.QUARANTINED,
             _N.WANTED,  # it failed: tried again later
             _N.RELEASING,  # a person wants it back before we were done

@@ -84,7 +84,7 @@ def top_frame(dump: str) -> str:
     return found
 
 
-def probe_signals(  # noqa: PLR0913 - two looks, and whose they are
+def probe_signals(
     first: Sequence[RankSample],
     second: Sequence[RankSample],
     *,

@@ -14,7 +14,7 @@ from reknit.orchestrate.local.ranks import main_of, shim_of
 from reknit.sense.probe import ProcessSample, RankSample, probe_signals, top_frame, worker
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from reknit.model.commands import CaptureEvidence
@@ -64,11 +64,16 @@ async def capture(attempt: AttemptDir, plan: PlanFile, command: CaptureEvidence,
     samples = SamplesFile(
         command=command.id, at=time.time(), first=tuple(first), second=tuple(second), frames=frames
     )
+    _keep(folder, samples, texts)
+    return samples
+
+
+def _keep(folder: Path, samples: SamplesFile, texts: Mapping[int, str]) -> None:
+    """The samples last: where they are, everything is."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank, text in texts.items():
         (folder / f"rank-{rank}.txt").write_text(text, encoding="utf-8", errors="replace")
     write_json(folder / "samples.json", samples)
-    return samples
 
 
 def signals_of(samples: SamplesFile, job: str, plan: PlanFile) -> list[Signal]:

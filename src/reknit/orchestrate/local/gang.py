@@ -7,7 +7,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from reknit.model.commands import RestartGang, StopJob
 from reknit.model.events import AttemptEnded, AttemptStarted, CommandDone, CommandFailed
 from reknit.orchestrate.local import processes
 from reknit.orchestrate.local.environment import Launch, free_port
@@ -20,6 +19,7 @@ from reknit.orchestrate.local.watch import AttemptWatch
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from reknit.model.commands import RestartGang, StopJob
     from reknit.model.entities import Node, RankPlacement
     from reknit.orchestrate.local.settings import LocalSettings
     from reknit.orchestrate.local.state_dir import AttemptDir, StateDir

@@ -82,11 +82,10 @@ class KernelWatch:
             source.close()
 
     async def _run(self) -> None:
+        more = False
         while True:
-            await asyncio.sleep(self._settings.log_poll_s)
-            for source in self._sources:
-                while source.poll():
-                    await asyncio.sleep(0)
+            await asyncio.sleep(0 if more else self._settings.log_poll_s)
+            more = sum(source.poll() for source in self._sources) > 0  # each gets its turn
 
     def _file(self, name: str, path: Path, node: Node, *, own: bool) -> LogSource:
         """A file as a node's kernel log. One in the state directory belongs to this run and is read whole; of

@@ -50,9 +50,8 @@ class Tail:
     def read(self) -> Block | None:
         """The next block, None where there is nothing new."""
         try:
-            if self._handle is None and not self._open():
-                return None
-            return self._read()
+            handle = self._open()
+            return None if handle is None else self._read(handle)
         except OSError as error:
             self._tell(f"cannot read {self.path}: {why(error)}; it is tried again")
             self.close()
@@ -62,11 +61,11 @@ class Tail:
         """Leave out what is there now, up to the last whole line."""
         size = self.size()
         try:
-            if self._handle is None and not self._open():
+            handle = self._open()
+            if handle is None:
                 return
-            assert self._handle is not None
             begin = max(0, size - BLOCK)
-            last = os.pread(self._handle, size - begin, begin)
+            last = os.pread(handle, size - begin, begin)
             self.offset = begin + last.rfind(b"\n") + 1
         except OSError as error:
             self._tell(f"cannot read {self.path}: {why(error)}; it is tried again")
@@ -85,36 +84,39 @@ class Tail:
             os.close(self._handle)
             self._handle = None
 
-    def _open(self) -> bool:
+    def _open(self) -> int | None:
+        """The file's descriptor, opened where that is still to be done; None where there is no such file."""
+        if self._handle is not None:
+            return self._handle
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if self._follow else os.O_NOFOLLOW)
         try:
             handle = os.open(self.path, flags)
         except FileNotFoundError:
-            return False
+            return None
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             os.close(handle)
             self._tell(f"{self.path} is not a regular file; it is not read")
-            return False
+            return None
         if self.inode and self.inode != found.st_ino:
             self._begin_again("was replaced; the new file is read from its beginning")
         self._handle, self.inode = handle, found.st_ino
-        return True
+        return handle
 
-    def _read(self) -> Block | None:
-        assert self._handle is not None
-        data = os.pread(self._handle, BLOCK, self.offset)
-        found = os.fstat(self._handle)
+    def _read(self, handle: int) -> Block | None:
+        data = os.pread(handle, BLOCK, self.offset)
+        found = os.fstat(handle)
         if not data and found.st_size < self.offset:
             self._begin_again("was cut short; it is read from its beginning")
-            data = os.pread(self._handle, BLOCK, 0)
+            data = os.pread(handle, BLOCK, 0)
         if data:
             self.offset += len(data)
             fresh, self._fresh = self._fresh, False
             return Block(data, self.offset, found.st_mtime, fresh)
         if self._was_replaced(found):
             self.close()
-            return self._read() if self._open() else None
+            replacement = self._open()
+            return None if replacement is None else self._read(replacement)
         return None
 
     def _was_replaced(self, found: os.stat_result) -> bool:
