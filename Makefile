@@ -6,8 +6,7 @@ PYTEST_EXTRA ?=
 export PYTHON
 
 BIN := .venv/bin
-SETUP := @PYTHON="$(PYTHON)" scripts/setup.sh
-# Most tests wait for real processes rather than compute: more workers than cores.
+SETUP := @scripts/setup.sh
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -20,10 +19,13 @@ demo: ## a real training job breaks in five ways and recovers by itself (under a
 	$(SETUP) base
 	@$(BIN)/reknit demo
 
+# Most tests wait for real processes rather than compute: more workers than two cores.
 test: ## everything: the tools of `check`, and all tests, PyTorch and real crashes included
 	$(SETUP) torch
-	@$(MAKE) --no-print-directory lint
-	$(PYTEST) -n 3 --dist worksteal $(PYTEST_EXTRA)
+	@lint=0; $(MAKE) --no-print-directory lint || lint=1; \
+	$(PYTEST) -n 3 --dist worksteal $(PYTEST_EXTRA) || exit; \
+	if [ $$lint -ne 0 ]; then echo "the tests passed, but style, types or the order of the rooms did not: see above" >&2; fi; \
+	exit $$lint
 
 check: ## before each commit: style, types, the order of the rooms, quick tests (under two minutes)
 	$(SETUP) dev

@@ -36,7 +36,9 @@ def journal_rate(folder: Path, records: int, *, durable: bool) -> float:
         began = perf_counter()
         for n in range(records):
             command = Quarantine(f"inc-1.{n}", "inc-1", "XID 79 on GPU 0", 1.7e9, node="node0")
-            journal.record(1.7e9, EVENT, [command] if durable else [], [INCIDENT] if durable else [], {"kernel": n})
+            journal.record(
+                1.7e9, EVENT, [command] if durable else [], [INCIDENT] if durable else [], {"kernel": n}
+            )
         return records / (perf_counter() - began)
 
 
@@ -58,7 +60,7 @@ def bare_rate(folder: Path, records: int, *, durable: bool) -> float:
 def main() -> None:
     """Print the table."""
     records = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    where = sys.argv[2] if len(sys.argv) > 2 else "."  # noqa: PLR2004 - the second argument
+    where = sys.argv[2] if len(sys.argv) > 2 else "."
     rates: dict[tuple[str, str], list[float]] = {}
     for _ in range(ROUNDS):
         for name, measure in (("bare insert", bare_rate), ("journal", journal_rate)):
@@ -66,7 +68,9 @@ def main() -> None:
                 with tempfile.TemporaryDirectory(dir=where, prefix=".bench-") as folder:
                     rate = measure(Path(folder), records, durable=level == "FULL")
                 rates.setdefault((level, name), []).append(rate)
-    print(f"{'synchronous':<14}{'what':<14}{'best /s':>10}{'median /s':>11}{'us a record':>13}   ({records} a round)")
+    print(
+        f"{'synchronous':<14}{'what':<14}{'best /s':>10}{'median /s':>11}{'us a record':>13}   ({records} a round)"
+    )
     for (level, name), each in sorted(rates.items(), reverse=True):
         median = statistics.median(each)
         print(f"{level:<14}{name:<14}{max(each):>10.0f}{median:>11.0f}{1e6 / median:>13.1f}")

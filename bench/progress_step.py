@@ -30,7 +30,7 @@ def empty(_n: int) -> None:
     """The floor: what any call costs."""
 
 
-def measure(variant: str, calls: int) -> None:
+def measure(variant: str, calls: int) -> None:  # noqa: C901 - one branch a variant
     """Run one variant in this process and print nanoseconds per call of each round."""
     from reknit import progress  # noqa: PLC0415 - the process that only starts the others does not need it
 

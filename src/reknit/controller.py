@@ -1,9 +1,9 @@
 """The asynchronous shell around the engine: feeds events in, writes down what follows, carries commands out.
 
-The order is what makes a crash harmless. An event is handled, then written down together with the commands that it led
-to, and only then are those carried out. Killed before the writing, the event is observed again, because sources are read
-on from the position that was written down with the last event. Killed after it, the commands are found as intents
-without an outcome and given again; they are idempotent.
+The order is what makes a crash harmless. An event is handled, then written down together with the commands that it
+led to, and only then are those carried out. Killed before the writing, the event is observed again, because sources
+are read on from the position that was written down with the last event. Killed after it, the commands are found as
+intents without an outcome and given again; they are idempotent.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ SNAPSHOT_EVERY = 5000
 _FULL_RETRY_S = 1.0
 
 
+def _ignore(*_: object) -> None:
+    """Where nobody wants to hear of it."""
+
+
 class _Item(NamedTuple):
     event: AnyEvent | None
     cursors: Mapping[str, int]
@@ -55,8 +59,8 @@ class Controller:
         journal: Journal,
         orchestrator: Orchestrator,
         *,
-        notice: Callable[[str], None] = lambda text: None,
-        changed: Callable[[EngineState, float], None] = lambda state, now: None,
+        notice: Callable[[str], None] = _ignore,
+        changed: Callable[[EngineState, float], None] = _ignore,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.engine = Engine(catalog, policy)

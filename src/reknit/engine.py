@@ -8,7 +8,7 @@ repeated event changes nothing in the end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reknit.account import booking
 from reknit.model import events as ev
@@ -20,6 +20,8 @@ from reknit.recover.desk import Desk
 from reknit.sense.process import exit_signal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reknit.catalog.row import Catalog
     from reknit.model.commands import AnyCommand
     from reknit.model.incidents import Incident
@@ -45,7 +47,7 @@ class Engine:
         state = self.state
         state.now = max(state.now, now)
         desk = Desk(state, state.now, self.policy, self.catalog)
-        self._take(desk, event)
+        _HANDLERS[type(event)](desk, event)
         if isinstance(event, ev.Tick) or (state.announced and state.now >= state.announced):
             _pass_deadlines(desk)
         node_branch.reconcile(desk)
@@ -62,47 +64,32 @@ class Engine:
         """
         return self.state.announced or min(_deadlines(self.state, self.policy), default=None)
 
-    def _take(self, desk: Desk, event: ev.AnyEvent) -> None:
-        match event:
-            case ev.ProgressSeen():
-                progress_watch.progress(desk, event, booking.book_progress)
-            case ev.SignalSeen():
-                intake.take(desk, intake.usable(event.signal, desk.now))
-            case ev.RankExited():
-                _rank_exited(desk, event)
-            case ev.AttemptStarted():
-                _attempt_started(desk, event)
-            case ev.AttemptEnded():
-                _attempt_ended(desk, event)
-            case ev.CommandDone() | ev.CommandFailed():
-                _outcome(desk, event)
-            case ev.JobSucceeded():
-                _job_succeeded(desk, event)
-            case ev.JobAbandoned():
-                _job_abandoned(desk, event)
-            case ev.NodeSeen():
-                _node_seen(desk, event)
-            case ev.NodeGone():
-                _node_gone(desk, event.node)
-            case ev.JobSubmitted():
-                if event.job.id not in desk.state.jobs:
-                    account = JobAccount(started_at=desk.now, settled_at=desk.now)
-                    desk.state.jobs[event.job.id] = JobView(spec=event.job, account=account)
-            case ev.NodeReleaseRequested():
-                _person_releases(desk, event)
-            case ev.BrakeReleased():
-                desk.state.brake.tripped_at = 0.0
-                desk.state.brake.quarantined = []
-                desk.state.brake.codes = {}
-                _look_again(desk)
-            case ev.WatchResumed():
-                _watch_resumed(desk)
-            case ev.Tick():
-                pass
+
+def _progress(desk: Desk, event: ev.ProgressSeen) -> None:
+    progress_watch.progress(desk, event, booking.book_progress)
 
 
-def _watch_resumed(desk: Desk) -> None:
+def _signal(desk: Desk, event: ev.SignalSeen) -> None:
+    intake.take(desk, intake.usable(event.signal, desk.now))
+
+
+def _job_submitted(desk: Desk, event: ev.JobSubmitted) -> None:
+    if event.job.id not in desk.state.jobs:
+        account = JobAccount(started_at=desk.now, settled_at=desk.now)
+        desk.state.jobs[event.job.id] = JobView(spec=event.job, account=account)
+
+
+def _brake_released(desk: Desk, event: ev.BrakeReleased) -> None:
+    del event
+    desk.state.brake.tripped_at = 0.0
+    desk.state.brake.quarantined = []
+    desk.state.brake.codes = {}
+    _look_again(desk)
+
+
+def _watch_resumed(desk: Desk, event: ev.WatchResumed) -> None:
     """Whatever waits for a fact gets its time anew: nobody could have reported it meanwhile."""
+    del event
     for job in desk.state.jobs.values():
         job.watching_since = desk.now
     for incident in desk.state.open_incidents():
@@ -170,7 +157,7 @@ def _job_abandoned(desk: Desk, event: ev.JobAbandoned) -> None:
 def _end_job(desk: Desk, job: JobView, result: Literal["succeeded", "stopped", "abandoned"]) -> None:
     incident = _open_for(desk, job)
     if incident is not None:
-        job_branch.ended(desk, incident.id, result == "succeeded")
+        job_branch.ended(desk, incident.id, succeeded=result == "succeeded")
     booking.book_moves(desk.state, desk.moves, desk.change)
     desk.moves.clear()
     booking.job_ended(job, desk.now)
@@ -193,7 +180,7 @@ def _outcome(desk: Desk, event: ev.CommandDone | ev.CommandFailed) -> None:
     branch = incident.job
     if branch is not None and branch.open and branch.command == event.command:
         if isinstance(event, ev.CommandFailed):
-            job_branch.failed(desk, incident.id, event.detail, event.retry)
+            job_branch.failed(desk, incident.id, event.detail, retry=event.retry)
         elif branch.state == JobState.CAPTURING:
             job_branch.captured(desk, incident.id, event.path)
         elif branch.state == JobState.STOPPING:
@@ -218,7 +205,8 @@ def _node_seen(desk: Desk, event: ev.NodeSeen) -> None:
     _look_again(desk)
 
 
-def _node_gone(desk: Desk, name: str) -> None:
+def _node_gone(desk: Desk, event: ev.NodeGone) -> None:
+    name = event.node
     desk.state.nodes.pop(name, None)
     node_branch.let_jobs_use(desk, name)
     for incident in desk.state.open_incidents():
@@ -240,7 +228,11 @@ def _person_releases(desk: Desk, event: ev.NodeReleaseRequested) -> None:
 def _look_again(desk: Desk) -> None:
     """Whoever waits for capacity or budget need not wait for the clock when the world has changed."""
     for incident in desk.state.open_incidents():
-        if incident.job is not None and incident.job.state == JobState.WAITING and "node" in incident.job.waiting_for:
+        if (
+            incident.job is not None
+            and incident.job.state == JobState.WAITING
+            and "node" in incident.job.waiting_for
+        ):
             job_branch.reconsider(desk, incident.id)
         for branch in incident.nodes:
             if branch.state == NodeState.WANTED and branch.waiting_for:
@@ -267,8 +259,12 @@ def _pass_deadlines(desk: Desk) -> None:
 
 
 def _deadlines(state: EngineState, policy: Policy) -> list[float]:
-    times = [incident.job.deadline for incident in state.open_incidents() if incident.job and incident.job.open]
-    times += [branch.deadline for incident in state.open_incidents() for branch in incident.nodes if branch.open]
+    times = [
+        incident.job.deadline for incident in state.open_incidents() if incident.job and incident.job.open
+    ]
+    times += [
+        branch.deadline for incident in state.open_incidents() for branch in incident.nodes if branch.open
+    ]
     for job in state.jobs.values():
         times += progress_watch.stall_deadlines(state, job, policy)
     return times
@@ -289,3 +285,26 @@ def _wake(desk: Desk) -> None:
     desk.commands.append(WaitUntil(id="", incident="", reason=reason, deadline=state.announced))
 
 
+def _tick(desk: Desk, event: ev.Tick) -> None:
+    """Deadlines are looked at after every event anyway."""
+    del desk, event
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[Desk, Any], None]] = {
+    ev.NodeSeen: _node_seen,
+    ev.NodeGone: _node_gone,
+    ev.JobSubmitted: _job_submitted,
+    ev.AttemptStarted: _attempt_started,
+    ev.RankExited: _rank_exited,
+    ev.AttemptEnded: _attempt_ended,
+    ev.JobSucceeded: _job_succeeded,
+    ev.JobAbandoned: _job_abandoned,
+    ev.SignalSeen: _signal,
+    ev.ProgressSeen: _progress,
+    ev.CommandDone: _outcome,
+    ev.CommandFailed: _outcome,
+    ev.NodeReleaseRequested: _person_releases,
+    ev.BrakeReleased: _brake_released,
+    ev.WatchResumed: _watch_resumed,
+    ev.Tick: _tick,
+}

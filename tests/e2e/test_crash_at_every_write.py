@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support.runs import Run, steps, until
 
 if TYPE_CHECKING:
@@ -46,14 +47,16 @@ def _check_the_end(run: Run, status: int) -> None:
     assert not incident["open"]
     assert incident["diagnosis"]["code"] == "process.signal.9"
     assert sorted(int(p.name) for p in (run.state / "attempts").iterdir()) == [1, 2]
-    restarts = [c for c in run.ask("show", incident["id"], "--json")["commands"] if c["kind"] == "restart_gang"]
+    restarts = [
+        c for c in run.ask("show", incident["id"], "--json")["commands"] if c["kind"] == "restart_gang"
+    ]
     assert [c["next_attempt"] for c in restarts] == [2]
     assert run.leftovers() == []
 
 
 def test_an_undisturbed_recovery_has_fewer_writes_than_are_tried(run: Run) -> None:
     _check_the_end(run, _recover(run, "never:0"))
-    assert 5 < int((run.tmp / "writes").read_text())
+    assert int((run.tmp / "writes").read_text()) > 5
 
 
 @pytest.mark.parametrize("number", range(1, WRITES + 1))

@@ -6,18 +6,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from reknit.decide.budget import nodes_allowed
 from reknit.engine import Engine
 from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.incidents import JobState, NodeState
+from reknit.model.state import EngineState
 from reknit.model.terms import LOST_PHASES, Grade, Trust
 
 if TYPE_CHECKING:
     from reknit.catalog.row import Catalog
     from reknit.model.incidents import Incident
     from reknit.model.policy import Policy
-    from reknit.model.state import EngineState, JobView
+    from reknit.model.state import JobView
 
 _DISTURBING = (cmd.RestartGang, cmd.StopJob, cmd.Quarantine)
 _SWITCH = {cmd.RestartGang: "restart_job", cmd.StopJob: "stop_job", cmd.Quarantine: "quarantine"}
@@ -39,6 +42,14 @@ class Laws:
         self.mark: dict[str, int] = {}
         self.quarantines: list[tuple[float, str]] = []
         self.closed: dict[str, Incident] = {}
+
+    def begin_again(self, policy: Policy) -> None:
+        """A new engine under another policy goes on from the state that the old one wrote down."""
+        state = msgspec.json.decode(msgspec.json.encode(self.state), type=EngineState)
+        state.announced = 0.0
+        self.policy = policy
+        self.engine = Engine(self.catalog, policy, state)
+        self.closed = {id_: i for id_, i in state.incidents.items() if not i.open}
 
     @property
     def state(self) -> EngineState:
@@ -115,7 +126,9 @@ class Laws:
         assert command.next_attempt > command.attempt
         assert set(command.avoid) <= self.proven, "a node is avoided only on evidence that no tenant can write"
         made = self.restarts.setdefault(command.job, {})
-        made.setdefault(command.next_attempt, now)
+        if command.next_attempt in made:
+            return
+        made[command.next_attempt] = now
         self.mark[command.job] = max(job.high_step, job.saved_step, 0)
         assert sum(at > now - 3600 for at in made.values()) <= budget.per_hour
         assert sum(at > now - 86400 for at in made.values()) <= budget.per_day

@@ -29,5 +29,5 @@ def profile(examples: int, steps: int = 50) -> settings:
 
 
 MACHINE = profile(150, steps=40)
-LISTS = profile(200)
+LISTS = profile(1500)
 FEW = profile(40)

@@ -13,27 +13,38 @@ from reknit.model.state import EngineState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reknit.model import commands as cmd
-    from reknit.model import events as ev
-    from reknit.model.policy import Policy
-
-Log = "Sequence[tuple[float, ev.AnyEvent, tuple[cmd.AnyCommand, ...]]]"
+    from property.world import Entry
 
 
-def replay_is_the_same(
-    policy: Policy, log: Sequence[tuple[float, ev.AnyEvent, tuple[cmd.AnyCommand, ...]]], cut: int | None = None
-) -> bytes:
-    """Handle the events again. With a snapshot after `cut` of them (the middle, where None). Gives the end state."""
+def replay_is_the_same(log: Sequence[Entry], cut: int | None = None) -> bytes:
+    """Handle the events again, and once more with a snapshot before the `cut`-th (the middle one, where None).
+    Gives the end state."""
     middle = len(log) // 2 if cut is None else cut
-    straight, broken = Engine(CATALOG, policy), Engine(CATALOG, policy)
-    for i, (now, event, commands) in enumerate(log):
+    straight, broken = Engine(CATALOG, log[0].policy), Engine(CATALOG, log[0].policy)
+    life = log[0].life
+    for i, entry in enumerate(log):
+        if entry.life != life:
+            life = entry.life
+            straight, broken = (_begin_again(engine, entry) for engine in (straight, broken))
         if i == middle:
-            text = msgspec.json.encode(broken.state)
-            state = msgspec.json.decode(text, type=EngineState)
-            assert msgspec.json.encode(state) == text
-            broken = Engine(CATALOG, policy, state)
-        assert straight.handle(now, event) == commands
-        assert broken.handle(now, event) == commands
+            broken = Engine(CATALOG, entry.policy, snapshot(broken.state))
+        assert straight.handle(entry.now, entry.event) == entry.commands
+        assert broken.handle(entry.now, entry.event) == entry.commands
     end = msgspec.json.encode(straight.state)
     assert msgspec.json.encode(broken.state) == end
     return end
+
+
+def snapshot(state: EngineState) -> EngineState:
+    """Through the journal's form and back."""
+    text = msgspec.json.encode(state)
+    again = msgspec.json.decode(text, type=EngineState)
+    assert msgspec.json.encode(again) == text
+    return again
+
+
+def _begin_again(engine: Engine, entry: Entry) -> Engine:
+    """As the controller does after a crash."""
+    state = snapshot(engine.state)
+    state.announced = 0.0
+    return Engine(CATALOG, entry.policy, state)

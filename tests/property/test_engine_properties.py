@@ -7,6 +7,8 @@ The default profile draws the same examples every time. Fresh ones, and many of 
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from property.profiles import MACHINE
@@ -69,6 +71,15 @@ class MisbehavingWorld(RuleBasedStateMachine):
     def a_tick_for_nothing(self, back: float) -> None:
         self.world.tell(ev.Tick(), back=back)
 
+    @rule(blind=st.sampled_from([1.0, 200.0, 8000.0]))
+    def nobody_watched_for_a_while(self, blind: float) -> None:
+        self.world.now += blind
+        self.world.tell(ev.WatchResumed())
+
+    @rule(policy=st.sampled_from(sorted(POLICIES)))
+    def the_owner_changes_the_policy(self, policy: str) -> None:
+        self.world.begin_again(POLICIES[policy])
+
     # training
 
     @rule(i=which, steps=st.integers(1, 25), save=st.booleans(), slow=which, only=st.sampled_from([None, None, 0, 1]), keep_back=keep_back)
@@ -78,6 +89,16 @@ class MisbehavingWorld(RuleBasedStateMachine):
     @rule(i=which, phase=st.sampled_from(["checkpoint", "evaluation", "warmup", "communicate"]))
     def gang_names_its_phase(self, i: int, phase: str) -> None:
         self.world.train(self.gang(i), 2, phase=phase)
+
+    @rule(i=which, skew=st.sampled_from([-30.0, 3600.0, 1e9, math.inf, math.nan]))
+    def clocks_are_wrong(self, i: int, skew: float) -> None:
+        self.world.skew = skew
+        self.world.train(self.gang(i), 2, save=True)
+        self.world.skew = 0.0
+
+    @rule(i=which, slow=which, windows=st.integers(1, 3))
+    def a_node_is_slow(self, i: int, slow: int, windows: int) -> None:
+        self.world.train(self.gang(i), 25 * windows, slow=self.node(slow))
 
     @rule(i=which, by=st.integers(1, 50))
     def steps_go_backwards(self, i: int, by: int) -> None:
@@ -160,6 +181,37 @@ class MisbehavingWorld(RuleBasedStateMachine):
     def a_node_boots(self, i: int) -> None:
         self.world.reboot(self.node(i))
 
+    @rule(
+        i=which,
+        rank=which,
+        how=_EXITS,
+        carried_out=st.sampled_from(_HOW),
+        steps=st.sampled_from([0, 0, 2, 30]),
+        fatal=st.booleans(),
+    )
+    def a_failure_and_what_is_done_about_it(
+        self,
+        i: int,
+        rank: int,
+        how: tuple[int | None, int | None],
+        carried_out: How,
+        steps: int,
+        fatal: bool,
+    ) -> None:
+        gang = self.gang(i)
+        if fatal and gang.placement:
+            self.world.tell(self.world.signal("nvidia.xid.79", gang.placement[0].node))
+        self.world.die(gang, rank % gang.spec.ranks, *how)
+        self.world.answer(gang, carried_out)
+        self.world.train(gang, steps, save=steps > 2)
+
+    @rule(i=which, carried_out=st.sampled_from(_HOW), only=st.sampled_from([None, 0]))
+    def a_hang_and_what_is_done_about_it(self, i: int, carried_out: How, only: int | None) -> None:
+        gang = self.gang(i)
+        self.world.train(gang, 2, only=only)
+        gang.hung = True
+        self.world.answer(gang, carried_out)
+
     # persons
 
     @rule(i=which)
@@ -208,7 +260,7 @@ class MisbehavingWorld(RuleBasedStateMachine):
         self.world.become_honest()
         self.world.live_on()
         self.world.be_released()
-        replay_is_the_same(self.world.laws.policy, self.world.log)
+        replay_is_the_same(self.world.log)
 
 
 MisbehavingWorld.TestCase.settings = MACHINE

@@ -6,7 +6,7 @@ the truth, so that at the end an honest orchestrator can report it as levels, as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from property.laws import Laws
@@ -60,6 +60,17 @@ POLICIES: dict[str, Policy] = {
     "forgetful": msgspec.structs.replace(_TIGHT, keep_incidents=0),
 }
 
+
+class Entry(NamedTuple):
+    """What was told when, what came of it, under which policy, and to how many-th engine."""
+
+    now: float
+    event: ev.AnyEvent
+    commands: tuple[cmd.AnyCommand, ...]
+    policy: Policy
+    life: int = 0
+
+
 How = Literal["done", "twice", "fails", "refused", "lost", "outcome lost"]
 
 
@@ -100,7 +111,9 @@ class World:
     ) -> None:
         self.laws = Laws(CATALOG, policy)
         self.now = START
-        self.log: list[tuple[float, ev.AnyEvent, tuple[cmd.AnyCommand, ...]]] = []
+        self.log: list[Entry] = []
+        self.lives = 0
+        self.skew = 0.0
         self.todo: list[cmd.AnyCommand] = []
         self.late: list[ev.AnyEvent] = []
         self.nodes: dict[str, Node] = {}
@@ -126,7 +139,7 @@ class World:
         """The engine hears of it now; `back` is by how much the clock is wrong meanwhile."""
         now = self.now - back
         commands = self.laws.tell(now, event)
-        self.log.append((now, event, commands))
+        self.log.append(Entry(now, event, commands, self.laws.policy, self.lives))
         self.todo += [c for c in commands if not isinstance(c, cmd.WaitUntil)]
 
     def say(self, events: Iterable[ev.AnyEvent], keep_back: bool = False) -> None:
@@ -221,7 +234,8 @@ class World:
         gang.spent[place.rank] = gang.spent.get(place.rank, 0.0) + own
         return RankProgress(
             step=gang.step,
-            step_at=self.now,
+            step_at=self.now + self.skew,
+            loss=2.0 + self.skew,
             durations=(0.5,),
             saved_step=gang.saved,
             saved_at=gang.saved_at,
@@ -342,6 +356,29 @@ class World:
         assert self.start(gang, command.next_attempt, command.avoid)
         return ev.CommandDone(command.id)
 
+    def begin_again(self, policy: Policy) -> None:
+        """The controller is killed and begins again under another policy, as it does: from what was written down."""
+        self.laws.begin_again(policy)
+        self.lives += 1
+        self.tell(ev.WatchResumed())
+        for command in list(self.todo):
+            if isinstance(command, cmd.Notify | cmd.CaptureEvidence):
+                self.carry_out(command, "done")
+
+    def answer(self, gang: Gang, how: How) -> None:
+        """Let time pass until something is to be done for this gang, and do it in this way."""
+        for _ in range(6):
+            for command in list(self.todo):
+                if isinstance(command, cmd.Notify):
+                    self.carry_out(command, "done")
+                elif isinstance(command, cmd.CaptureEvidence) and command.job == gang.spec.id:
+                    self.carry_out(command, how)
+            mine = [c for c in self.todo if isinstance(c, cmd.RestartGang | cmd.StopJob) and c.job == gang.spec.id]
+            if mine:
+                self.carry_out(mine[-1], how)
+                return
+            self.tick_when_due()
+
     # the end -----------------------------------------------------------------------------------------------------
 
     def tick_when_due(self) -> None:
@@ -392,6 +429,7 @@ class World:
             due = self.engine.next_deadline()
             assert due is not None
             if running and due > self.now + 2.0:
+                self.now = due - 1.0
                 for gang in running:
                     self.train(gang, 2, save=True)
                 quiet_since, ticks = self.now, 0

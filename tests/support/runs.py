@@ -68,7 +68,11 @@ class Run:
         """Start it (again)."""
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
-                self.args, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environment}, cwd=self.tmp
+                self.args,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environment},
+                cwd=self.tmp,
             )
 
     def wait(self, seconds: float = 60.0) -> int:
@@ -107,7 +111,9 @@ class Run:
                     found.append(int(entry.name))
             except OSError:
                 continue
-        return [pid for pid in found if pid != os.getpid() and (self.process is None or pid != self.process.pid)]
+        return [
+            pid for pid in found if pid != os.getpid() and (self.process is None or pid != self.process.pid)
+        ]
 
     def text(self) -> str:
         """What it has printed."""
@@ -116,7 +122,10 @@ class Run:
     def rank_pid(self, rank: int, attempt: int = 1) -> int:
         """The process of a rank, once it runs."""
         path = self.state / "attempts" / str(attempt) / f"rank-{rank}" / "shim.json"
-        until(f"rank {rank} of attempt {attempt} to run", lambda: path.exists() and json.loads(path.read_text())["rank_pid"])
+        until(
+            f"rank {rank} of attempt {attempt} to run",
+            lambda: path.exists() and json.loads(path.read_text())["rank_pid"],
+        )
         return int(json.loads(path.read_text())["rank_pid"])
 
     def checkpoint(self) -> int:
@@ -133,7 +142,13 @@ class Run:
 
     def ask(self, *args: str) -> Any:
         """A reading command's JSON."""
-        done = subprocess.run([*REKNIT, *args, "--state", str(self.state)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [*REKNIT, *args, "--state", str(self.state)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -24,7 +24,9 @@ ACT = Policy(mode="act")
 class Story:
     """A gang of `nodes` x 2 ranks with `spares`, that makes a step each 0.1 s until something is done to it."""
 
-    def __init__(self, *, nodes: int = 4, spares: int = 1, policy: Policy = ACT, restarts_work: bool = True) -> None:
+    def __init__(
+        self, *, nodes: int = 4, spares: int = 1, policy: Policy = ACT, restarts_work: bool = True
+    ) -> None:
         self.engine = Engine(CATALOG, policy)
         self.now = 1000.0
         self.commands: list[cmd.AnyCommand] = []
@@ -107,9 +109,13 @@ class Story:
                 saved_at=self.now if self.saved >= 0 else 0.0,
                 alive_at=self.now,
             )
-            self.tell(ev.ProgressSeen("train", self.attempt, {r: news for r in ranks or range(self.spec.ranks)}))
+            self.tell(
+                ev.ProgressSeen("train", self.attempt, dict.fromkeys(ranks or range(self.spec.ranks), news))
+            )
 
-    def exit(self, rank: int, *, code: int | None = None, signal: int | None = None, after: float = 0.0) -> None:
+    def exit(
+        self, rank: int, *, code: int | None = None, signal: int | None = None, after: float = 0.0
+    ) -> None:
         self.now += after
         self.tell(ev.RankExited("train", self.attempt, rank, self.now, code, signal))
 

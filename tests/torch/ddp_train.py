@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+import torch
 from reknit import progress
+from torch import distributed, nn
 
 FEATURES, HIDDEN, BATCH = 16, 64, 32
 

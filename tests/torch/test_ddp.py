@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from support.runs import QUICK, ROOT, Run, until
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STEPS = 240
-POLICY = QUICK.replace("step_floor_s = 1.5", "step_floor_s = 3.0").replace("startup_floor_s = 20.0", "startup_floor_s = 60.0")
+POLICY = QUICK.replace("step_floor_s = 1.5", "step_floor_s = 3.0").replace(
+    "startup_floor_s = 20.0", "startup_floor_s = 60.0"
+)
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from support.recorded import answer, ask, refusal
-from support.story import CATALOG
-
 from reknit.cli import render
 from reknit.cli.catalog import catalog
 from reknit.model.terms import FailureClass, VerdictAction
+from support.recorded import answer, ask, refusal
+from support.story import CATALOG
 
 if TYPE_CHECKING:
     from pathlib import Path

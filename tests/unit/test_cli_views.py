@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from rich.console import Console
-from support.recorded import RecordedStory, answer, data, refusal
-from support.story import CATALOG
 
 from reknit.cli import incident_table, ledger_report, render
 from reknit.cli.inbox import Request
@@ -24,6 +22,8 @@ from reknit.model.policy import Policy
 from reknit.model.terms import LOST_PHASES, Phase
 from reknit.orchestrate.local.files import write_json
 from reknit.orchestrate.local.state_dir import RunFile, take_lock
+from support.recorded import RecordedStory, answer, data, refusal
+from support.story import CATALOG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +157,9 @@ def test_stacks_that_were_kept_are_shown_and_what_a_job_plants_beside_them_is_no
     folder.mkdir(parents=True)
     stack = "rank 5 on node2\nPython threads:\nThread 0x7f (idle)\n    all_reduce (\x1b[31mdist.py:3)\n"
     (folder / "rank-5.txt").write_text(stack)
+    waiting = "Python threads:\nThread 0x7f (idle)\n    recv (dist.py:9)\n"
+    (folder / "rank-2.txt").write_text(waiting)
+    (folder / "rank-3.txt").write_text(waiting)
     (story.root.parent / "secret.txt").write_text("the owner's secret")
     (folder / "rank-9.txt").symlink_to(story.root.parent / "secret.txt")
     os.mkfifo(folder / "rank-10.txt")
@@ -165,6 +168,9 @@ def test_stacks_that_were_kept_are_shown_and_what_a_job_plants_beside_them_is_no
     lines = [line.rstrip() for line in report.splitlines()]
     at = lines.index("      Thread 0x7f (idle)")
     assert lines[at + 1] == "          all_reduce (dist.py:3)"
+    assert report.index("rank-5.txt") < report.index("rank-2.txt"), "the blamed one first"
+    assert f"rank-3.txt  {len(waiting)} bytes, the same stack as in rank-2.txt" in report
+    assert report.count("recv (dist.py:9)") == 1
     assert "secret" not in report
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.story import ACT, Story
 
 from reknit.account.ledger import ettr
 from reknit.model import commands as cmd
@@ -13,6 +12,7 @@ from reknit.model.entities import Node
 from reknit.model.incidents import JobState, NodeState
 from reknit.model.policy import Actions, Deadlines, NodeBudget, Policy, RestartBudget
 from reknit.model.terms import FailureClass, Phase, VerdictAction
+from support.story import ACT, Story
 
 
 def test_a_rank_killed_from_outside_is_restarted_in_place_and_nobody_is_blamed() -> None:
@@ -33,7 +33,12 @@ def test_a_rank_killed_from_outside_is_restarted_in_place_and_nobody_is_blamed()
     story.train(3)
     assert story.incidents[0].job.state == JobState.RECOVERED
     assert not story.incidents[0].open
-    assert list(dict.fromkeys(place.node for place in story.job.placement)) == ["node0", "node1", "node2", "node3"]
+    assert list(dict.fromkeys(place.node for place in story.job.placement)) == [
+        "node0",
+        "node1",
+        "node2",
+        "node3",
+    ]
 
 
 def test_xid_79_and_the_death_of_its_rank_move_the_gang_to_the_spare_and_quarantine_the_node() -> None:
@@ -117,7 +122,13 @@ def test_the_same_exception_at_the_same_step_twice_stops_the_job() -> None:
     story.train(20, save=True)
     story.train(5)
     for _ in range(2):
-        story.says(0, "python.exception", exception="ValueError", message="bad sample", signature="ValueError@data.py:7")
+        story.says(
+            0,
+            "python.exception",
+            exception="ValueError",
+            message="bad sample",
+            signature="ValueError@data.py:7",
+        )
         story.exit(0, code=1, after=0.05)
         story.wait(3)
         story.train(5)
@@ -350,7 +361,7 @@ def test_a_finished_job_closes_what_is_still_open_for_it() -> None:
 
 def _work(story: Story, *, slow: set[int], seconds: float, steps: int = 25) -> None:
     """A window of steps in which some ranks compute longer and the others wait for them."""
-    from reknit.model.progress import RankProgress  # noqa: PLC0415
+    from reknit.model.progress import RankProgress
 
     totals = {r: dict(v.progress.phase_seconds) if v.progress else {} for r, v in story.job.ranks.items()}
     for _ in range(steps):
@@ -362,7 +373,11 @@ def _work(story: Story, *, slow: set[int], seconds: float, steps: int = 25) -> N
             spent["compute"] = spent.get("compute", 0.0) + own
             spent["communicate"] = spent.get("communicate", 0.0) + seconds - own
             news[rank] = RankProgress(
-                step=story.step, step_at=story.now, durations=(seconds,), phase_seconds=dict(spent), alive_at=1.0
+                step=story.step,
+                step_at=story.now,
+                durations=(seconds,),
+                phase_seconds=dict(spent),
+                alive_at=1.0,
             )
         story.tell(ev.ProgressSeen("train", story.attempt, news))
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from support.story import CATALOG, Story
 
 from reknit.cli.live import LiveView, PlainView
 from reknit.cli.live_frame import Scene, frame
@@ -21,6 +20,7 @@ from reknit.model.entities import Entity, JobSpec, Node, RankPlacement
 from reknit.model.signals import Signal
 from reknit.model.state import EngineState
 from reknit.model.terms import Trust
+from support.story import CATALOG, Story
 
 
 def picture(

@@ -47,7 +47,7 @@ def script_in(tmp_path: Path, body: str) -> list[str]:
 
 
 def environment(record: Path | str | None) -> dict[str, str]:
-    """This process's environment, with the progress file or without one."""
+    """The environment of this process, with the progress file or without one."""
     rest = {name: value for name, value in os.environ.items() if name != "REKNIT_PROGRESS"}
     return rest if record is None else rest | {"REKNIT_PROGRESS": str(record)}
 

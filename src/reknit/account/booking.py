@@ -73,7 +73,12 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
     desk.moves.clear()
     news = list(ranks)
     incident = next(
-        (i for i in desk.state.open_incidents() if i.job is not None and i.job.open and i.job.job == job.spec.id), None
+        (
+            i
+            for i in desk.state.open_incidents()
+            if i.job is not None and i.job.open and i.job.job == job.spec.id
+        ),
+        None,
     )
     if incident is not None and job.account.phase in (Phase.START, Phase.RELOAD):
         _book_reload(desk, job, incident, news)
@@ -106,7 +111,7 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
 def _book_reload(desk: Desk, job: JobView, incident: Incident, news: list[RankProgress]) -> None:
     alive = [n.alive_at for n in news if n.alive_at > 0]
     if job.account.phase == Phase.START and alive:
-        _book(desk.state, job, incident.id, min(min(alive), desk.now), None, desk.change)
+        _book(desk.state, job, incident.id, min(*alive, desk.now), None, desk.change)
         job.account.phase = Phase.RELOAD
     loaded = [(n.loaded_at, n.loaded_step) for n in news if n.loaded_step >= 0]
     if job.account.phase == Phase.RELOAD and loaded and job.resumed_step < 0:

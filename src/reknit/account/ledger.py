@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reknit.model.incidents import Bill
 from reknit.model.terms import LOST_PHASES, Phase
 
 if TYPE_CHECKING:
+    from reknit.model.incidents import Bill
     from reknit.model.state import JobAccount
 
 

@@ -61,4 +61,6 @@ def _check_pattern(file: str, code: str, pattern: str) -> None:
     try:
         re2.compile(pattern)
     except re2.error as error:
-        raise CatalogError(f"catalogue file {file}, row {code}: pattern {pattern!r} is not RE2: {error}") from error
+        raise CatalogError(
+            f"catalogue file {file}, row {code}: pattern {pattern!r} is not RE2: {error}"
+        ) from error

@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clear: what ends the fault. `clear_after_s` is for `time`.
         explains: codes (globs allowed) that this fault causes within the same job or node; they are then symptoms.
         symptom: true where the row never is a root by itself: something else, perhaps unseen, caused it.
-        weight: among roots of equal trust the heaviest decides. 50 is ordinary; specific causes are heavier than generic ones.
+        weight: among roots of equal trust the heaviest decides. 50 is ordinary; specific rows are heavier than generic.
         advice: one sentence for the person who has to act, "" where the action says it all.
         source: where the row comes from, with the date or version.
     """

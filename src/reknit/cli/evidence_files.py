@@ -29,13 +29,19 @@ class EvidenceFile(NamedTuple):
 
 
 def evidence_files(root: Path, incident: Incident) -> list[EvidenceFile]:
-    """What lies where the incident says that its evidence is. What is gone or lies elsewhere is left out."""
+    """What lies where the incident says that its evidence is, the blamed rank first.
+
+    What is gone or lies elsewhere is left out.
+    """
     files: list[EvidenceFile] = []
+    culprit = incident.diagnosis.culprit if incident.diagnosis is not None else None
+    first = f"rank-{culprit.id}.txt" if culprit is not None and culprit.kind == "rank" else ""
     for relative in incident.evidence:
         folder = (root / relative).resolve()
         if not folder.is_relative_to(root):
             continue
         inside = sorted(folder.iterdir(), key=_natural) if folder.is_dir() else [folder]
+        inside.sort(key=lambda path: path.name != first)
         for path in inside[: _MOST_FILES - len(files)]:
             found = _read(root, path)
             if found is not None:

@@ -201,13 +201,18 @@ def _timeline(incident: Incident) -> Table:
 def _evidence(incident: Incident, files: Sequence[EvidenceFile]) -> RenderableType:
     if not files:
         return Text(f"{joined(incident.evidence)}: no longer there", style="dim")
-    text = Text()
-    stacks = 0
+    text = Text(no_wrap=True, overflow="ellipsis")
+    shown: dict[tuple[str, ...], str] = {}
     for file in files:
         text.append(f"{plain(file.path, 200)}", style="bold")
-        text.append(f"  {file.size:,} bytes\n", style="dim")
-        if file.lines and stacks < _STACKS:
-            stacks += 1
+        text.append(f"  {file.size:,} bytes", style="dim")
+        frames = tuple(line for line in file.lines if line.startswith(" "))
+        twin = shown.get(frames) if frames else None
+        if twin:
+            text.append(f", the same stack as in {twin}", style="dim")
+        text.append("\n")
+        if file.lines and not twin and len(shown) < _STACKS:
+            shown[frames] = plain(file.path, 200).rpartition("/")[2]
             text.append("".join(f"    {line}\n" for line in file.lines))
     text.rstrip()
     return text

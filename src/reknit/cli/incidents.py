@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,6 +11,9 @@ import msgspec
 from reknit.cli.incident_words import as_json
 from reknit.cli.render import print_json
 from reknit.cli.state_option import open_run, state_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()

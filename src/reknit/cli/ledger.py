@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -15,6 +14,8 @@ from reknit.cli.state_option import open_run, state_option
 from reknit.model.terms import LOST_PHASES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from reknit.model.incidents import Incident
     from reknit.model.state import JobView
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.live import Live
 from rich.text import Text
@@ -63,7 +63,7 @@ class LiveView:
         self._gap = _GAP_S
         self._last_step = -1
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         """Begin to show."""
         forgive_letters(self.console.file)
         self._live = Live(console=self.console, auto_refresh=False, screen=True, vertical_overflow="crop")
@@ -168,7 +168,7 @@ class PlainView:
         self._result = ""
         self._broken = False
 
-    def __enter__(self) -> PlainView:
+    def __enter__(self) -> Self:
         """Begin to show."""
         forgive_letters(self.console.file)
         return self

@@ -58,7 +58,7 @@ class Scene:
     state: EngineState
     now: float
     spares: int = 0
-    losses: deque[float] = field(default_factory=deque)
+    losses: deque[float] = field(default_factory=deque[float])
     notice: str = ""
 
 

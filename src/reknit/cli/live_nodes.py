@@ -50,7 +50,7 @@ def node_rows(state: EngineState, job: JobView | None, width: int, most: int) ->
         loud = [cell for cell in cells if not cell.quiet]
         shown = [*loud, *(cell for cell in cells if cell.quiet)][: room - 1]
         rest = Text(f"+{len(cells) - len(shown)} more", style="dim")
-        cells = [*shown, _Cell(rest, True)]
+        cells = [*shown, _Cell(rest, quiet=True)]
     rows: list[Text] = []
     for start in range(0, len(cells), across):
         row = Text(no_wrap=True)

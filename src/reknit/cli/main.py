@@ -9,7 +9,11 @@ import click
 
 _COMMANDS = {
     "run": ("reknit.cli.run", "run", "Run a gang of processes on this machine and keep it running."),
-    "demo": ("reknit.demo.command", "demo", "Watch a real training job break in five ways and recover by itself."),
+    "demo": (
+        "reknit.demo.command",
+        "demo",
+        "Watch a real training job break in five ways and recover by itself.",
+    ),
     "incidents": ("reknit.cli.incidents", "incidents", "List what went wrong."),
     "show": ("reknit.cli.incidents", "show", "Tell one incident's whole story."),
     "ledger": ("reknit.cli.ledger", "ledger", "Where the time went, and what each incident cost."),

@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +16,8 @@ from reknit.cli.state_option import open_run, state_option
 from reknit.model.events import BrakeReleased, NodeReleaseRequested
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from reknit.model.state import EngineState
 
 

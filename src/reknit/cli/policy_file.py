@@ -40,7 +40,7 @@ def read_policy(path: Path | None) -> Policy:
 
 
 def _plain(message: str) -> str:
-    """msgspec's words with the place as a person would write it: `restarts.per_hour`, not `$.restarts.per_hour`."""
+    """Msgspec's words with the place as a person would write it: `restarts.per_hour`, not `$.restarts.per_hour`."""
     text = message.replace(" - at `$.", ", in `").replace(" - at `$`", "")
     if "unknown field" in text:
         text += "; see docs/policy.md for the fields that there are"

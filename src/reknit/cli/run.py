@@ -1,4 +1,4 @@
-"""`reknit run`: a gang of real processes on virtual nodes of this machine, driven by the engine that drives a cluster."""
+"""`reknit run`: a gang of real processes on virtual nodes of this machine, driven by the engine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,31 @@ from reknit.cli.view import make_view
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nodes", "-N", type=click.IntRange(1, 4096), default=None, help="Virtual nodes of the gang. [default: 1]")
 @click.option(
-    "--ranks-per-node", "-K", type=click.IntRange(1, 4096), default=None, help="Processes on each node. [default: 1]"
+    "--nodes",
+    "-N",
+    type=click.IntRange(1, 4096),
+    default=None,
+    help="Virtual nodes of the gang. [default: 1]",
 )
-@click.option("--spares", "-S", type=click.IntRange(0, 4096), default=None, help="Nodes kept free. [default: 0]")
-@click.option("--name", default="train", show_default=True, help="The job's name.")
-@click.option("--policy", type=click.Path(path_type=Path), help="What may be done, as TOML. See docs/policy.md.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), help="Where everything is kept. [default: a new one in .reknit/]"
+    "--ranks-per-node",
+    "-K",
+    type=click.IntRange(1, 4096),
+    default=None,
+    help="Processes on each node. [default: 1]",
+)
+@click.option(
+    "--spares", "-S", type=click.IntRange(0, 4096), default=None, help="Nodes kept free. [default: 0]"
+)
+@click.option("--name", default="train", show_default=True, help="The job's name.")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), help="What may be done, as TOML. See docs/policy.md."
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="Where everything is kept. [default: a new one in .reknit/]",
 )
 @click.option(
     "--kernel-log",
@@ -39,7 +55,7 @@ from reknit.cli.view import make_view
 @click.option("--progress-regex", metavar="RE2", help="How the job prints a step, with a group named `step`.")
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(
+def run(  # noqa: PLR0913 - one for each option
     *,
     nodes: int | None,
     ranks_per_node: int | None,
@@ -53,7 +69,7 @@ def run(
     plain: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND as every rank of a gang, with the environment that torchrun sets, and keep it running.
+    r"""Run COMMAND as every rank of a gang, with the environment that torchrun sets, and keep it running.
 
     Started again with the same --state after this process was killed, it takes up what still runs; COMMAND may then be
     left out.
@@ -79,14 +95,18 @@ def run(
 
 
 def _check_command(command: tuple[str, ...]) -> None:
-    if not command:
+    if len(command) == 0:
         return
     program = command[0]
     found = shutil.which(program)
     if found is None:
         if Path(program).is_file():
-            raise UsageProblem(f"{program} is not executable; make it so with chmod +x, or name its interpreter first")
-        hint = "; put the command after --, as in `reknit run -- python train.py`" if program.startswith("-") else ""
+            raise UsageProblem(f"{program} is not executable: chmod +x it, or name its interpreter first")
+        hint = (
+            "; put the command after --, as in `reknit run -- python train.py`"
+            if program.startswith("-")
+            else ""
+        )
         raise UsageProblem(f"there is no command {shlex.quote(program)}{hint}")
 
 
@@ -96,8 +116,10 @@ def _kernel_logs(given: tuple[str, ...]) -> dict[str, Path] | Literal["kmsg", "n
         return None
     if "none" in given or "kmsg" in given:
         if len(given) > 1:
-            raise UsageProblem("--kernel-log none and --kernel-log kmsg stand alone: they are about all nodes")
-        return "none" if given[0] == "none" else "kmsg"
+            raise UsageProblem(
+                "--kernel-log none and --kernel-log kmsg stand alone: they are about all nodes"
+            )
+        return "none" if "none" in given else "kmsg"
     logs: dict[str, Path] = {}
     for item in given:
         node, equals, path = item.partition("=")

@@ -108,7 +108,9 @@ class Session:
         def changed(state: EngineState, now: float) -> None:
             session.changed(state, now)
 
-        controller = Controller(settings.catalog, policy, journal, orchestrator, notice=view.notice, changed=changed)
+        controller = Controller(
+            settings.catalog, policy, journal, orchestrator, notice=view.notice, changed=changed
+        )
         session = cls(controller, orchestrator, journal, view)
         controller.recover(then)
         policy_path(root).write_bytes(msgspec.json.encode(policy))
@@ -156,7 +158,9 @@ class Session:
         job = self.job
         if job is None or job.result or self._ending is not None:
             return
-        if job.told_attempt == job.attempt and any(v.exited and not v.ok and not v.asked for v in job.ranks.values()):
+        if job.told_attempt == job.attempt and any(
+            v.exited and not v.ok and not v.asked for v in job.ranks.values()
+        ):
             # The policy only lets us look on: do as torchrun would without us, and end what is left of the gang.
             self._remember_status(job)
             self.end("a rank failed, and the policy does not let Reknit restart the job")
@@ -200,7 +204,10 @@ class Session:
 
     def _remember_status(self, job: JobView) -> None:
         exits = [
-            s for i in self.controller.engine.state.incidents.values() for s in i.signals if s.source == "process"
+            s
+            for i in self.controller.engine.state.incidents.values()
+            for s in i.signals
+            if s.source == "process"
         ]
         first = min((s for s in exits if s.job == job.spec.id), key=lambda s: s.first_seen, default=None)
         status = int(first.attributes.get("status", "1")) if first is not None else 1
@@ -221,7 +228,9 @@ def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSetti
         before = remembered(options.state)
     command = options.command or (known.command if known else ())
     if not command:
-        raise UsageProblem("there is no command to run; put it after --, as in `reknit run -- python train.py`")
+        raise UsageProblem(
+            "there is no command to run; put it after --, as in `reknit run -- python train.py`"
+        )
 
     def asked(value: int | None, before: int | None, default: int) -> int:
         return value if value is not None else before if before is not None else default

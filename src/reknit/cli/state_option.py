@@ -16,7 +16,7 @@ from reknit.journal.port import JournalError
 from reknit.model.state import EngineState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from reknit.catalog.row import Catalog
     from reknit.journal.sqlite import CommandState, SqliteJournal
@@ -84,7 +84,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def open_run(state: Path) -> Iterator[Run]:
+def open_run(state: Path) -> Generator[Run]:
     """The run of a state directory. Whatever is wrong with it, then or later, is a UsageProblem."""
     from reknit.journal.sqlite import SqliteJournal  # noqa: PLC0415
     from reknit.orchestrate.local.errors import LocalError  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class View(Protocol):
     """Shows a run while it goes on."""
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Self:
         """Begin to show."""
         ...
 

@@ -18,7 +18,7 @@ def restart_refusal(job: JobView, budget: RestartBudget, now: float) -> str:
     hour = sum(1 for at in job.restarts if at > now - HOUR_S)
     day = sum(1 for at in job.restarts if at > now - DAY_S)
     if hour >= budget.per_hour:
-        return f"{hour} restarts without lasting progress in the last hour use up the budget of {budget.per_hour} an hour"
+        return f"{hour} restarts without lasting progress in an hour use up the budget of {budget.per_hour} an hour"
     if day >= budget.per_day:
         return f"{day} restarts without lasting progress in the last day use up the budget of {budget.per_day} a day"
     return ""

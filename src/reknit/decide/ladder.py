@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from reknit.decide.budget import backoff_s, restart_refusal
-from reknit.model.diagnosis import Diagnosis
 from reknit.model.terms import FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from reknit.model.diagnosis import Diagnosis
     from reknit.model.incidents import JobBranch
     from reknit.model.policy import Policy
     from reknit.model.state import JobView
@@ -58,7 +58,9 @@ class Situation(msgspec.Struct, frozen=True):
     final: bool = False
 
 
-def decide(diagnosis: Diagnosis, branch: JobBranch, job: JobView, policy: Policy, here: Situation) -> Decision:
+def decide(
+    diagnosis: Diagnosis, branch: JobBranch, job: JobView, policy: Policy, here: Situation
+) -> Decision:
     """The rung for this failure of this job, now."""
     stop = _reason_to_stop(diagnosis, branch, job, policy, here)
     if stop:
@@ -102,9 +104,13 @@ def _no_room(job: JobView, policy: Policy, here: Situation) -> Decision:
     )
     if here.waited_s >= policy.deadlines.capacity_s:
         return Decision(
-            "stop", f"{missing} nodes were missing for {here.waited_s / 60:.0f} min; nobody brought them", here.avoid
+            "stop",
+            f"{missing} nodes were missing for {here.waited_s / 60:.0f} min; nobody brought them",
+            here.avoid,
         )
-    return Decision("wait", text, here.avoid, here.now + policy.deadlines.retry_s, f"{missing} more usable nodes")
+    return Decision(
+        "wait", text, here.avoid, here.now + policy.deadlines.retry_s, f"{missing} more usable nodes"
+    )
 
 
 def _restart_sentence(job: JobView, here: Situation) -> str:

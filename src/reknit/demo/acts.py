@@ -8,13 +8,13 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from reknit.orchestrate.local.files import ShimFile, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from reknit.cli.session import Session
     from reknit.model.incidents import Incident
@@ -74,7 +74,9 @@ class Stage:
         """Wait until the job makes steps that are new, has saved a checkpoint, and no incident is in its way."""
         await self.until("the job to be submitted", lambda: self._session.job is not None)
         job = self.job
-        await self.until("the job to train", lambda: job.state == "running" and not self._busy() and job.high_step >= 0)
+        await self.until(
+            "the job to train", lambda: job.state == "running" and not self._busy() and job.high_step >= 0
+        )
         goal, saved = job.high_step + steps, job.saved_step
         await self.until(
             f"step {goal} and a checkpoint",
@@ -86,11 +88,19 @@ class Stage:
 
     async def settled(self, count: int) -> None:
         """Wait until this many incidents exist and the job is no longer concerned by any."""
-        await self.until(f"incident {count} to be over", lambda: len(self.incidents) >= count and not self._busy())
+        await self.until(
+            f"incident {count} to be over", lambda: len(self.incidents) >= count and not self._busy()
+        )
 
     def pid(self, rank: int) -> int:
         """The rank's process."""
-        path = self._session.orchestrator.root / "attempts" / str(self.job.attempt) / f"rank-{rank}" / "shim.json"
+        path = (
+            self._session.orchestrator.root
+            / "attempts"
+            / str(self.job.attempt)
+            / f"rank-{rank}"
+            / "shim.json"
+        )
         shim = read_json(path, ShimFile)
         if shim is None or not shim.rank_pid:
             raise ActFailed(f"rank {rank} has no process")
@@ -125,11 +135,14 @@ async def killed_rank(stage: Stage) -> None:
 async def lost_gpu(stage: Stage) -> None:
     """A GPU falls off the bus: the kernel says XID 79, and the rank on it dies of the error that CUDA gives then."""
     stage.expected.append(
-        Expected("a GPU falls off the bus", "gpu_hardware", "gpu node1/0000:1a:00", "restart away", ("node1",))
+        Expected(
+            "a GPU falls off the bus", "gpu_hardware", "gpu node1/0000:1a:00", "restart away", ("node1",)
+        )
     )
     rank = stage.job.ranks_on("node1")[0]
     stage.kernel(
-        "node1", f"NVRM: Xid (PCI:0000:1a:00): 79, pid={stage.pid(rank)}, name=python, GPU has fallen off the bus."
+        "node1",
+        f"NVRM: Xid (PCI:0000:1a:00): 79, pid={stage.pid(rank)}, name=python, GPU has fallen off the bus.",
     )
     stage.fault(kind="cuda_error", rank=rank, attempt=stage.job.attempt)
     await stage.settled(2)
@@ -137,7 +150,9 @@ async def lost_gpu(stage: Stage) -> None:
 
 async def frozen_rank(stage: Stage) -> None:
     """A rank is frozen: nothing is printed, nothing exits, all others wait for it."""
-    stage.expected.append(Expected("a rank freezes", "timeout_hang_symptom_only", "rank 5", "restart in place"))
+    stage.expected.append(
+        Expected("a rank freezes", "timeout_hang_symptom_only", "rank 5", "restart in place")
+    )
     stage.send(5, signal.SIGSTOP)
     await stage.settled(3)
 
@@ -169,7 +184,13 @@ async def bad_data(stage: Stage) -> None:
     await stage.until("the job to be stopped", lambda: stage.job.result == "stopped")
 
 
-ACTS: tuple[Callable[[Stage], Awaitable[None]], ...] = (killed_rank, lost_gpu, frozen_rank, slow_node, bad_data)
+ACTS: tuple[Callable[[Stage], Awaitable[None]], ...] = (
+    killed_rank,
+    lost_gpu,
+    frozen_rank,
+    slow_node,
+    bad_data,
+)
 
 
 async def play(stage: Stage, announce: Callable[[str], None]) -> None:

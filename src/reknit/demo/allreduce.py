@@ -115,10 +115,9 @@ def rendezvous(rank: int, size: int, host: str, port: int, timeout: float = REND
     if size == 1:
         return Alone()
     deadline = time.monotonic() + timeout
-    if rank == 0:
-        peers = _welcome(size, host, port, deadline)
-    else:
-        peers = {0: _join(rank, size, host, port, deadline)}
+    peers = (
+        _welcome(size, host, port, deadline) if rank == 0 else {0: _join(rank, size, host, port, deadline)}
+    )
     for sock in peers.values():
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

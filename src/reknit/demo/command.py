@@ -26,7 +26,9 @@ NODES, RANKS_PER_NODE, SPARES = 4, 2, 1
 
 INVENTORY = "".join(
     f'[[node]]\nname = "node{n}"\n'
-    + "".join(f'[[node.gpu]]\nindex = {i}\npci = "0000:{0x0A + 16 * n:02x}:0{i}"\n' for i in range(RANKS_PER_NODE))
+    + "".join(
+        f'[[node.gpu]]\nindex = {i}\npci = "0000:{0x0A + 16 * n:02x}:0{i}"\n' for i in range(RANKS_PER_NODE)
+    )
     for n in range(NODES + SPARES)
 )
 """Devices that this machine does not have: only the GPUs are pretended."""
@@ -42,7 +44,9 @@ POLICY = Policy(
 
 @click.command()
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
-@click.option("--state", type=click.Path(path_type=Path), help="Where the run is kept. [default: a new one in .reknit/]")
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="Where the run is kept. [default: a new one in .reknit/]"
+)
 def demo(*, plain: bool, state: Path | None) -> None:
     """Watch a real training job break in five ways and recover by itself, with the bill. Takes under a minute."""
     sys.exit(asyncio.run(_perform(state or new_state(), plain=plain)))
@@ -60,8 +64,10 @@ async def _perform(state: Path, *, plain: bool) -> int:
     for text in wrong:
         click.echo(f"not as expected: {text}", err=True)
     took = time.monotonic() - began
-    root = os.path.relpath(session.orchestrator.root)
-    click.echo(f"{len(stage.incidents)} incidents in {took:.0f} s. Look closer: reknit show inc-2 --state {root}")
+    root = session.orchestrator.root
+    click.echo(
+        f"{len(stage.incidents)} incidents in {took:.0f} s. Look closer: reknit show inc-2 --state {root}"
+    )
     return 1 if wrong else 0
 
 
@@ -87,7 +93,16 @@ async def _watch(session: Session, stage: Stage, view: View) -> list[str]:
 def _options(state: Path, work: Path) -> Options:
     inventory = work / "inventory.toml"
     inventory.write_text(INVENTORY)
-    train = ("-m", "reknit.demo.train", "--steps", "100000", "--checkpoint-every", "10", "--step-seconds", "0.04")
+    train = (
+        "-m",
+        "reknit.demo.train",
+        "--steps",
+        "100000",
+        "--checkpoint-every",
+        "10",
+        "--step-seconds",
+        "0.04",
+    )
     return Options(
         state=state,
         command=(sys.executable, *train, "--checkpoint-dir", str(work / "checkpoints")),

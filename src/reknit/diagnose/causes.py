@@ -22,13 +22,17 @@ def roots(candidates: list[Candidate]) -> list[Candidate]:
     Ranked by trust, then by how specific the row is, then by time: a kernel record outranks an application's text, a
     named cause outranks a generic one, the first outranks its followers.
     """
-    free = [c for c in candidates if not c.row.symptom and not any(explains(other, c) for other in candidates)]
+    free = [
+        c for c in candidates if not c.row.symptom and not any(explains(other, c) for other in candidates)
+    ]
     return sorted(free, key=_rank)
 
 
 def symptoms_only(candidates: list[Candidate]) -> list[Candidate]:
     """What is left where no root was seen: the most specific and earliest symptom first."""
-    return sorted(candidates, key=lambda c: (-c.row.weight, c.signal.first_seen, c.signal.code, c.signal.entity.id))
+    return sorted(
+        candidates, key=lambda c: (-c.row.weight, c.signal.first_seen, c.signal.code, c.signal.entity.id)
+    )
 
 
 def explained_by(root: Candidate, candidates: list[Candidate]) -> list[Candidate]:

@@ -33,7 +33,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     if ranked:
         return _from_root(ranked, candidates, evidence)
     if candidates:
-        return _from_symptom(causes.symptoms_only(candidates), evidence)
+        return _from_symptom(causes.symptoms_only(candidates))
     return Diagnosis(
         failure_class=FailureClass.UNKNOWN,
         culprit=None,
@@ -76,7 +76,7 @@ def _from_root(ranked: list[Candidate], candidates: list[Candidate], evidence: E
     )
 
 
-def _from_symptom(ranked: list[Candidate], evidence: Evidence) -> Diagnosis:
+def _from_symptom(ranked: list[Candidate]) -> Diagnosis:
     first = ranked[0]
     return Diagnosis(
         failure_class=first.row.failure_class,
@@ -84,7 +84,7 @@ def _from_symptom(ranked: list[Candidate], evidence: Evidence) -> Diagnosis:
         role="symptom",
         action=first.row.action,
         confidence=_SYMPTOM_ONLY,
-        reason=f"{first.row.title}{_where(first, None)}, which is a symptom; its cause was not seen, so nobody is blamed",
+        reason=f"{first.row.title}{_where(first, None)}, a symptom; its cause was not seen, so nobody is blamed",
         code=first.signal.code,
         chain=_chain(first, ranked[1:]),
         signature=blame.signature(first, None),
@@ -99,7 +99,9 @@ def _same_failure(one: Candidate, other: Candidate) -> bool:
     return one.signal.attributes.get(key) == other.signal.attributes.get(key)
 
 
-def _sentence(root: Candidate, blamed: Entity | None, followers: list[Candidate], alike: list[Candidate]) -> str:
+def _sentence(
+    root: Candidate, blamed: Entity | None, followers: list[Candidate], alike: list[Candidate]
+) -> str:
     text = f"{root.row.title}{_where(root, blamed)}"
     what = root.signal.attributes.get("exception")
     if what:
@@ -117,7 +119,11 @@ def _where(root: Candidate, blamed: Entity | None) -> str:
     signal = root.signal
     if blamed is not None and blamed.kind == "gpu":
         index = signal.attributes.get("gpu_index")
-        name = f"GPU {index} ({blamed.id.rpartition('/')[2]})" if index else f"GPU {blamed.id.rpartition('/')[2]}"
+        name = (
+            f"GPU {index} ({blamed.id.rpartition('/')[2]})"
+            if index
+            else f"GPU {blamed.id.rpartition('/')[2]}"
+        )
         return f": {name} of {signal.node}" if signal.node else f": {name}"
     if signal.rank is not None:
         return f": rank {signal.rank}{' on ' + signal.node if signal.node else ''}"

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from reknit.model.commands import AnyCommand
 from reknit.model.events import AnyEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from reknit.model.commands import AnyCommand
     from reknit.model.incidents import Incident
 
 
@@ -43,7 +43,8 @@ class Journal(Protocol):
         cursors: Mapping[str, int],
     ) -> int:
         """Write an event, the commands that it led to, the incidents that it changed and the source positions, in one
-        transaction; durable (fsync) before it returns wherever a command has an effect outside. Gives the event's number.
+        transaction; durable (fsync) before it returns wherever a command has an effect outside. Gives the event's
+        number.
 
         A CommandDone or CommandFailed event closes the intent of its command in the same transaction.
         Raises JournalFull where nothing can be written now.

@@ -16,7 +16,8 @@ CREATE TABLE events (
   body NOT NULL
 );
 
--- What was meant to be done, written before it was done. `seq` is the event that led to it.
+-- What was meant to be done, written before it was done, and kept for good as a part of its incident's story. `seq` is
+-- the event that led to it.
 CREATE TABLE commands (
   id       TEXT PRIMARY KEY,
   seq      INTEGER NOT NULL,

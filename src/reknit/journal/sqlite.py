@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -73,7 +73,8 @@ class SqliteJournal:
             if isinstance(event, CommandDone | CommandFailed):
                 state: CommandState = "done" if isinstance(event, CommandDone) else "failed"
                 db.execute(
-                    "UPDATE commands SET state = ?, outcome = ? WHERE id = ?", (state, event.detail, event.command)
+                    "UPDATE commands SET state = ?, outcome = ? WHERE id = ?",
+                    (state, event.detail, event.command),
                 )
             db.executemany(
                 "INSERT INTO incidents (id, opened_at, closed_at, body) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE"
@@ -103,7 +104,7 @@ class SqliteJournal:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self._db.close()
 
-    def __enter__(self) -> SqliteJournal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +125,9 @@ class SqliteJournal:
                 ).fetchall()
             finally:
                 self._roll_back()
-        events = [Recorded(seq, at, self._decode(self._events, body, f"event {seq}")) for seq, at, body in rows]
+        events = [
+            Recorded(seq, at, self._decode(self._events, body, f"event {seq}")) for seq, at, body in rows
+        ]
         return (kept[1] if kept else None), events
 
     def open_commands(self) -> list[AnyCommand]:
@@ -133,10 +136,7 @@ class SqliteJournal:
         return [self._decode(self._commands, body, f"command {id_}") for id_, body in rows]
 
     def commands(self, incident: str) -> list[tuple[AnyCommand, CommandState]]:
-        """The commands that were given for an incident and how each ended, oldest first.
-
-        Those that ended before the last snapshot are no longer among them; the incident's own timeline has them all.
-        """
+        """All commands that were given for an incident and how each ended, oldest first."""
         rows = self._rows(
             "SELECT id, body, state FROM commands WHERE incident = ? ORDER BY seq, rowid", (incident,)
         )
@@ -200,8 +200,8 @@ class SqliteJournal:
         seq = db.execute(insert, (at, _kind(event), body)).lastrowid
         if seq is None or seq != self._last_seq + 1:
             raise JournalError(
-                f"journal {self.path}: event {self._last_seq + 1} is taken, so another process writes to it as well: end"
-                " that one; a journal has one writer"
+                f"journal {self.path}: event {self._last_seq + 1} is taken, so another process writes to it as well:"
+                " end that one; a journal has one writer"
             )
         return seq
 

@@ -19,13 +19,32 @@ START_ANEW: Final = "move it and the files beside it that begin with its name aw
 
 _PRIMARY: Final = 0xFF
 """The bits of an SQLite result code that name its family."""
-_NO_ROOM: Final = frozenset({
-    sqlite3.SQLITE_IOERR_WRITE,  # quota, file size limit; a plain full disk is SQLITE_FULL
-    sqlite3.SQLITE_IOERR_FSYNC,  # filesystems that allocate late (NFS, thin volumes) notice only here
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-    sqlite3.SQLITE_IOERR_SHMMAP,
-    sqlite3.SQLITE_IOERR_TRUNCATE,
-})
+_NO_ROOM: Final = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_WRITE,  # quota, file size limit; a plain full disk is SQLITE_FULL
+        sqlite3.SQLITE_IOERR_FSYNC,  # filesystems that allocate late (NFS, thin volumes) notice only here
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_SHMMAP,
+        sqlite3.SQLITE_IOERR_TRUNCATE,
+    }
+)
+_CANNOT_OPEN: Final = (
+    "journal {path} cannot be opened ({error}): check that its folder exists and whether you may use it"
+)
+_WRITTEN_BY_ANOTHER: Final = "journal {path} is being written by another process: end that one first"
+_SENTENCES: Final = {
+    sqlite3.SQLITE_NOTADB: f"{{path}} is no Reknit journal ({{error}}): {START_ANEW}",
+    sqlite3.SQLITE_CORRUPT: f"journal {{path}} is damaged ({{error}}): {START_ANEW}",
+    sqlite3.SQLITE_IOERR: (
+        "journal {path} cannot be used ({error}): look for the disk in the kernel log, then restore the file, or"
+        f" {START_ANEW}"
+    ),
+    sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
+    sqlite3.SQLITE_PERM: _CANNOT_OPEN,
+    sqlite3.SQLITE_READONLY: _CANNOT_OPEN,
+    sqlite3.SQLITE_BUSY: _WRITTEN_BY_ANOTHER,
+    sqlite3.SQLITE_LOCKED: _WRITTEN_BY_ANOTHER,
+}
 _WAIT_FOR_WRITER_S: Final = 5.0
 
 
@@ -42,7 +61,9 @@ def open_to_write(path: Path) -> sqlite3.Connection:
                 " local disk"
             )
         if new:
-            db.executescript(resources.files("reknit.journal").joinpath("schema.sql").read_text(encoding="utf-8"))
+            db.executescript(
+                resources.files("reknit.journal").joinpath("schema.sql").read_text(encoding="utf-8")
+            )
         problem: str = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise JournalError(f"journal {path} is damaged ({problem.splitlines()[-1]}): {START_ANEW}")
@@ -62,7 +83,10 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             version = _version(path, db)
         except sqlite3.OperationalError as error:
             beside = path.with_name(path.name + "-wal")
-            if _code(error) & _PRIMARY not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or beside.exists():
+            if (
+                _code(error) & _PRIMARY not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+                or beside.exists()
+            ):
                 raise
             # A finished run in a folder where the reader may not make the files that coordinate with a writer.
             db = _connect(f"{address}&immutable=1")
@@ -120,27 +144,12 @@ def _code(error: sqlite3.Error) -> int:
 
 def _explain(path: Path, error: sqlite3.Error) -> JournalError:
     code = _code(error)
-    family = code & _PRIMARY
-    if family == sqlite3.SQLITE_FULL:
+    if code & _PRIMARY == sqlite3.SQLITE_FULL:
         return JournalFull(f"journal {path} cannot be written, no space is left: free some on its filesystem")
     if code in _NO_ROOM:
         return JournalFull(
             f"journal {path} cannot be written ({error}): the disk is full, over its quota or failing; free some space"
             " there, or look for the disk in the kernel log"
         )
-    if family == sqlite3.SQLITE_NOTADB:
-        return JournalError(f"{path} is no Reknit journal ({error}): {START_ANEW}")
-    if family == sqlite3.SQLITE_CORRUPT:
-        return JournalError(f"journal {path} is damaged ({error}): {START_ANEW}")
-    if family in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
-        return JournalError(
-            f"journal {path} cannot be opened ({error}): check that its folder exists and whether you may use it"
-        )
-    if family in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return JournalError(f"journal {path} is being written by another process: end that one first")
-    if family == sqlite3.SQLITE_IOERR:
-        return JournalError(
-            f"journal {path} cannot be used ({error}): look for the disk in the kernel log, then restore the file, or"
-            f" {START_ANEW}"
-        )
-    return JournalError(f"journal {path} cannot be used: {error}")
+    sentence = _SENTENCES.get(code & _PRIMARY, "journal {path} cannot be used: {error}")
+    return JournalError(sentence.format(path=path, error=error))

@@ -28,7 +28,7 @@ class Command(msgspec.Struct, frozen=True, tag_field="kind", tag=snake_case):
     deadline: float
 
 
-class RestartGang(Command):
+class RestartGang(Command, frozen=True):
     """End attempt `attempt` of the job, whole, and start attempt `next_attempt`.
 
     `avoid` are nodes that the next attempt must not use; where it is empty the gang restarts in place. `grace_s` is
@@ -44,7 +44,7 @@ class RestartGang(Command):
     grace_s: float = 10.0
 
 
-class StopJob(Command):
+class StopJob(Command, frozen=True):
     """End the job for good: a restart would only burn GPU-hours. A person has to act."""
 
     grade: ClassVar[Grade] = Grade.DISTURBING
@@ -54,7 +54,7 @@ class StopJob(Command):
     grace_s: float = 10.0
 
 
-class Quarantine(Command):
+class Quarantine(Command, frozen=True):
     """Keep new work off a node. Running ranks are not touched."""
 
     grade: ClassVar[Grade] = Grade.REVERSIBLE
@@ -62,13 +62,13 @@ class Quarantine(Command):
     node: str
 
 
-class Release(Command):
+class Release(Command, frozen=True):
     """Take our own quarantine off a node."""
 
     node: str
 
 
-class CaptureEvidence(Command):
+class CaptureEvidence(Command, frozen=True):
     """Look at the ranks while they are still there: process state, CPU time, stacks. Nothing is changed."""
 
     job: str
@@ -76,13 +76,13 @@ class CaptureEvidence(Command):
     ranks: tuple[int, ...]
 
 
-class Notify(Command):
+class Notify(Command, frozen=True):
     """Tell a person."""
 
     text: str
 
 
-class WaitUntil(Command):
+class WaitUntil(Command, frozen=True):
     """Nothing to do before `deadline`: send a Tick then. Has no outcome and leaves nothing behind."""
 
 

@@ -17,25 +17,25 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=snake_case):
     """The base of all events; `kind` tells them apart in the journal."""
 
 
-class NodeSeen(Event):
+class NodeSeen(Event, frozen=True):
     """A node exists, with these devices and this boot. Levels: seen again means nothing new unless it changed."""
 
     node: Node
 
 
-class NodeGone(Event):
+class NodeGone(Event, frozen=True):
     """A node no longer exists."""
 
     node: str
 
 
-class JobSubmitted(Event):
+class JobSubmitted(Event, frozen=True):
     """A gang exists and wants to run."""
 
     job: JobSpec
 
 
-class AttemptStarted(Event):
+class AttemptStarted(Event, frozen=True):
     """The processes of an attempt were started at these places."""
 
     job: str
@@ -43,7 +43,7 @@ class AttemptStarted(Event):
     placement: tuple[RankPlacement, ...]
 
 
-class RankExited(Event):
+class RankExited(Event, frozen=True):
     """A rank's main process ended. One of `code` and `signal` is set; neither where nobody could see it end.
 
     `asked` is true where Reknit itself had told it to end, so that it is no failure.
@@ -58,21 +58,21 @@ class RankExited(Event):
     asked: bool = False
 
 
-class AttemptEnded(Event):
+class AttemptEnded(Event, frozen=True):
     """No process of the attempt is left, descendants included."""
 
     job: str
     attempt: int
 
 
-class JobSucceeded(Event):
+class JobSucceeded(Event, frozen=True):
     """Every rank ended with status 0."""
 
     job: str
     attempt: int
 
 
-class JobAbandoned(Event):
+class JobAbandoned(Event, frozen=True):
     """The job is over by its owner's hand, or because its launcher gave it up: nothing is to be recovered."""
 
     job: str
@@ -80,13 +80,13 @@ class JobAbandoned(Event):
     why: str = ""
 
 
-class SignalSeen(Event):
+class SignalSeen(Event, frozen=True):
     """A sense has made a signal of some raw evidence."""
 
     signal: Signal
 
 
-class ProgressSeen(Event):
+class ProgressSeen(Event, frozen=True):
     """How far the ranks of an attempt have got; ranks of which nothing is new may be left out."""
 
     job: str
@@ -94,7 +94,7 @@ class ProgressSeen(Event):
     ranks: dict[int, RankProgress]
 
 
-class CommandDone(Event):
+class CommandDone(Event, frozen=True):
     """A command was carried out. `detail` is one line for people; `path` is where captured evidence lies."""
 
     command: str
@@ -102,7 +102,7 @@ class CommandDone(Event):
     path: str = ""
 
 
-class CommandFailed(Event):
+class CommandFailed(Event, frozen=True):
     """A command could not be carried out. `retry` says whether the same command may succeed later."""
 
     command: str
@@ -110,24 +110,24 @@ class CommandFailed(Event):
     retry: bool = True
 
 
-class NodeReleaseRequested(Event):
+class NodeReleaseRequested(Event, frozen=True):
     """A person wants a node back in service."""
 
     node: str
     by: str = ""
 
 
-class BrakeReleased(Event):
+class BrakeReleased(Event, frozen=True):
     """A person releases a tripped brake."""
 
     by: str = ""
 
 
-class WatchResumed(Event):
+class WatchResumed(Event, frozen=True):
     """Whoever reports the facts was blind until now (it has just been started): silence before says nothing."""
 
 
-class Tick(Event):
+class Tick(Event, frozen=True):
     """Time has passed; deadlines are looked at."""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reknit.model.state import EngineState, JobView
 
 _TIMELINE_KEEP = 400
-"""Entries an incident's timeline keeps; what comes after is dropped from the middle, never from the beginning or end."""
+"""Entries that an incident's timeline keeps; what is too much is dropped from its middle."""
 
 _PAST_KEEP = 64
 """Closed node branches that an open incident keeps."""
@@ -68,7 +68,10 @@ class Desk:
         return incident
 
     def say(
-        self, id_: str, kind: Literal["signal", "diagnosis", "decision", "action", "outcome", "state"], text: str
+        self,
+        id_: str,
+        kind: Literal["signal", "diagnosis", "decision", "action", "outcome", "state"],
+        text: str,
     ) -> None:
         """Add a line to an incident's timeline."""
         timeline = (*self.state.incidents[id_].timeline, TimelineEntry(self.now, text, kind))

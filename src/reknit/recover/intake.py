@@ -35,7 +35,7 @@ _TELL_ALIKE = 3
 
 
 def take(desk: Desk, signal: Signal) -> str | None:
-    """File a signal: into the incident that it belongs to, into a new one, or among the recent ones. Gives the incident."""
+    """File a signal: into the incident that it belongs to, a new one, or the recent ones. Gives the incident."""
     row = desk.catalog.get(signal.code)
     incident = _belongs_to(desk, signal, row)
     if incident is None and _opens_for_node(signal, row):
@@ -92,7 +92,9 @@ def attach(desk: Desk, id_: str, signal: Signal) -> None:
     if alike == _TELL_ALIKE:
         desk.say(id_, "signal", f"{row.title}: more of the same")
     elif alike < _TELL_ALIKE:
-        where = f"{signal.entity}" + (f" on {signal.node}" if signal.node and signal.entity.kind == "rank" else "")
+        where = f"{signal.entity}" + (
+            f" on {signal.node}" if signal.node and signal.entity.kind == "rank" else ""
+        )
         desk.say(id_, "signal", f"{row.title}: {where}" + (f" — {signal.excerpt}" if signal.excerpt else ""))
 
 
@@ -158,7 +160,11 @@ def incident_for_job(desk: Desk, job: JobView, node: str) -> Incident | None:
             return incident
     nodes = set(job.nodes) if not node else {node, *job.nodes}
     for incident in desk.state.open_incidents():
-        if incident.job is None and any(b.open and b.node in nodes for b in incident.nodes) and _may_explain(desk, incident):
+        if (
+            incident.job is None
+            and any(b.open and b.node in nodes for b in incident.nodes)
+            and _may_explain(desk, incident)
+        ):
             return incident
     return None
 

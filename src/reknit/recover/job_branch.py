@@ -103,7 +103,9 @@ def conclude(desk: Desk, id_: str) -> None:
     diagnosis = diagnose(_evidence(desk, incident, branch, job))
     history = (*incident.history, incident.diagnosis) if incident.diagnosis else incident.history
     desk.change(id_, diagnosis=diagnosis, history=history[-_ROUNDS_KEEP:], title=_title(diagnosis))
-    desk.say(id_, "diagnosis", f"{diagnosis.failure_class}, {diagnosis.confidence:.0%} sure: {diagnosis.reason}")
+    desk.say(
+        id_, "diagnosis", f"{diagnosis.failure_class}, {diagnosis.confidence:.0%} sure: {diagnosis.reason}"
+    )
     rounds = (*branch.signatures, (diagnosis.signature, _failing_step(job, diagnosis)))
     _avoid(desk, id_, diagnosis, rounds)
     _choose(desk, id_, diagnosis)
@@ -125,7 +127,9 @@ def report_only(desk: Desk, id_: str, job: JobView, decision: str) -> None:
     incident = desk.state.incidents[id_]
     diagnosis = diagnose(Evidence(incident.signals, desk.catalog, job.placement, job.spec.id, job.spec.ranks))
     desk.change(id_, diagnosis=diagnosis, decision=decision)
-    desk.say(id_, "diagnosis", f"{diagnosis.failure_class}, {diagnosis.confidence:.0%} sure: {diagnosis.reason}")
+    desk.say(
+        id_, "diagnosis", f"{diagnosis.failure_class}, {diagnosis.confidence:.0%} sure: {diagnosis.reason}"
+    )
     desk.say(id_, "decision", decision)
 
 
@@ -150,7 +154,9 @@ def _choose(desk: Desk, id_: str, diagnosis: Diagnosis) -> None:
     if decision.reason != desk.state.incidents[id_].decision:
         desk.change(id_, decision=decision.reason)
         desk.say(id_, "decision", decision.reason)
-    {"restart": _restart, "wait": _wait, "stop": _stop, "observe": _observe}[decision.rung](desk, id_, decision)
+    {"restart": _restart, "wait": _wait, "stop": _stop, "observe": _observe}[decision.rung](
+        desk, id_, decision
+    )
 
 
 def _restart(desk: Desk, id_: str, decision: Decision) -> None:
@@ -276,7 +282,7 @@ def recovered(desk: Desk, id_: str, why: str, at: float) -> None:
     desk.close_if_done(id_)
 
 
-def ended(desk: Desk, id_: str, succeeded: bool) -> None:
+def ended(desk: Desk, id_: str, *, succeeded: bool) -> None:
     """The job is over while its branch was still open."""
     branch = desk.job_branch(id_)
     if succeeded and branch.state in (*_FREE_TO_RETRY, JobState.RESTARTING):
@@ -286,7 +292,9 @@ def ended(desk: Desk, id_: str, succeeded: bool) -> None:
         else:
             recovered(desk, id_, "the job has finished", desk.now)
     elif succeeded:
-        desk.move_job(id_, JobState.DISMISSED if branch.state != JobState.STOPPING else JobState.STOPPED, desk.now)
+        desk.move_job(
+            id_, JobState.DISMISSED if branch.state != JobState.STOPPING else JobState.STOPPED, desk.now
+        )
         desk.say(id_, "state", "the job has finished by itself")
         desk.close_if_done(id_)
     else:
@@ -295,7 +303,7 @@ def ended(desk: Desk, id_: str, succeeded: bool) -> None:
         desk.close_if_done(id_)
 
 
-def failed(desk: Desk, id_: str, detail: str, retry: bool) -> None:
+def failed(desk: Desk, id_: str, detail: str, *, retry: bool) -> None:
     """A command for the job could not be carried out."""
     branch = desk.job_branch(id_)
     desk.say(id_, "outcome", detail)
@@ -348,7 +356,8 @@ def overdue(desk: Desk, id_: str) -> None:
                 again = desk.now + patience(job.pace, desk.policy.stall, "startup")
                 desk.move_job(id_, JobState.RELOADING, again)
             else:
-                text = f"the ranks have run for {desk.now - branch.since:.0f} s; no step is known, so this is all the proof there is"
+                seconds = desk.now - branch.since
+                text = f"the ranks have run for {seconds:.0f} s; no step is known, so this is all the proof"
                 recovered(desk, id_, text, desk.now)
         case JobState.RECOMPUTING:
             # Silence would have been called a hang before: it is only a long way back.

@@ -28,7 +28,7 @@ WATCH_S = 600.0
 
 
 def concern(desk: Desk, id_: str, signal: Signal, row: Row) -> None:
-    """Let an incident take up a fault of a node: to quarantine it where the evidence reaches that far, else to watch it."""
+    """Let an incident take up a fault of a node: quarantine it where the evidence reaches that far, else watch it."""
     strong = row.highest_grade >= Grade.REVERSIBLE
     if strong:
         brakes.note_code(desk.state.brake, signal.code, signal.node, desk.now, desk.policy.brake)
@@ -78,7 +78,11 @@ def _try_quarantine(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
         release(desk, incident, branch, "the policy does not allow quarantines any more")
         return
     if not desk.policy.may("quarantine"):
-        desk.say(incident.id, "decision", f"would quarantine {branch.node} ({branch.reason}), but the policy only observes")
+        desk.say(
+            incident.id,
+            "decision",
+            f"would quarantine {branch.node} ({branch.reason}), but the policy only observes",
+        )
         desk.move_node(incident.id, branch.node, NodeState.WATCHED, desk.now + WATCH_S)
         return
     refusal = _refusal(desk, branch)
@@ -137,7 +141,9 @@ def _refusal(desk: Desk, branch: NodeBranch) -> str:
     held = [name for name in desk.state.out_of_service() if _pool(desk, name) == pool]
     allowed = nodes_allowed(size, desk.policy.nodes)
     if len(held) >= allowed:
-        return f"{len(held)} of {size} nodes are out of service already ({', '.join(held)}) and {allowed} may be"
+        return (
+            f"{len(held)} of {size} nodes are out of service already ({', '.join(held)}) and {allowed} may be"
+        )
     return ""
 
 
@@ -147,7 +153,12 @@ def done(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
         _issue_release(desk, incident.id, branch.node, branch.waiting_for)
     elif branch.state == NodeState.QUARANTINING:
         desk.move_node(
-            incident.id, branch.node, NodeState.QUARANTINED, desk.now + desk.policy.deadlines.remind_s, command="", tries=0
+            incident.id,
+            branch.node,
+            NodeState.QUARANTINED,
+            desk.now + desk.policy.deadlines.remind_s,
+            command="",
+            tries=0,
         )
         desk.say(incident.id, "outcome", f"{branch.node} takes no new work")
     elif branch.state == NodeState.RELEASING:
@@ -166,7 +177,12 @@ def failed(desk: Desk, incident: Incident, branch: NodeBranch, detail: str) -> N
         if branch.tries >= _TRIES:
             retry = desk.now + desk.policy.deadlines.remind_s
         desk.move_node(
-            incident.id, branch.node, NodeState.WANTED, retry, command="", waiting_for=detail or "the next try"
+            incident.id,
+            branch.node,
+            NodeState.WANTED,
+            retry,
+            command="",
+            waiting_for=detail or "the next try",
         )
     elif branch.state == NodeState.RELEASING:
         desk.move_node(incident.id, branch.node, NodeState.RELEASING, retry, command="")
@@ -190,7 +206,12 @@ def overdue(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
     elif branch.state == NodeState.QUARANTINED:
         row = desk.catalog.get(branch.code)
         if row.clear == "time" and desk.now >= branch.since + row.clear_after_s:
-            release(desk, incident, branch, f"{row.title}: nothing more was seen for {row.clear_after_s / 60:.0f} min")
+            release(
+                desk,
+                incident,
+                branch,
+                f"{row.title}: nothing more was seen for {row.clear_after_s / 60:.0f} min",
+            )
             return
         days = (desk.now - branch.since) / 86400.0
         text = f"{branch.node} has been out of service for {days:.1f} days: {branch.reason}"

@@ -172,25 +172,23 @@ def _stall_signals(desk: Desk, job: JobView, late: list[int], known: int) -> lis
     if len(late) == known:
         silent = desk.now - max(job.high_at, job.attempt_started_at)
         text = f"no rank of {job.spec.id} has made a step for {silent:.1f} s; the last was {job.attempt_high}"
-        entity = Entity("job", job.spec.id)
         signs = (pace.last_sign(job.ranks[rank].progress, job.attempt_started_at) for rank in late)
-        return [_stall(desk, job, "job.stall", entity, None, text, max(signs))]
+        return [_stall(desk, job, None, text, max(signs))]
     signals: list[Signal] = []
     for rank in _least_first(job, late)[:16]:
         news = job.ranks[rank].progress
         step = news.step if news is not None else -1
         text = f"rank {rank} has shown no progress since step {step} while others go on"
         sign = pace.last_sign(news, job.attempt_started_at)
-        signals.append(_stall(desk, job, "rank.stall", Entity("rank", str(rank)), rank, text, sign))
+        signals.append(_stall(desk, job, rank, text, sign))
     return signals
 
 
-def _stall(
-    desk: Desk, job: JobView, code: str, entity: Entity, rank: int | None, text: str, sign: float
-) -> Signal:
+def _stall(desk: Desk, job: JobView, rank: int | None, text: str, sign: float) -> Signal:
+    """The silence of one rank, or of the whole gang where `rank` is None."""
     return Signal(
-        code=code,
-        entity=entity,
+        code="job.stall" if rank is None else "rank.stall",
+        entity=Entity("job", job.spec.id) if rank is None else Entity("rank", str(rank)),
         first_seen=desk.now,
         last_seen=desk.now,
         source="progress",
@@ -239,7 +237,9 @@ def _slow(desk: Desk, job: JobView, verdict: slowness.SlowVerdict) -> None:
 
 def _no_longer_slow(desk: Desk, job: JobView, code: str, verdict: slowness.SlowVerdict) -> None:
     for incident in desk.state.open_incidents():
-        mine = any(s.code == code and s.job == job.spec.id and s.node == verdict.node for s in incident.signals)
+        mine = any(
+            s.code == code and s.job == job.spec.id and s.node == verdict.node for s in incident.signals
+        )
         branch = incident.branch(verdict.node) if mine else None
         if branch is not None:
             node_branch.dismiss(desk, incident, branch, f"over: {1000 * verdict.seconds:.0f} ms a step again")

@@ -6,7 +6,6 @@ import msgspec
 
 from reknit.model.incidents import JobBranch, JobState, NodeBranch, NodeState
 
-
 BUSY = frozenset(
     {JobState.SUSPECTED, JobState.CAPTURING, JobState.WAITING, JobState.RESTARTING, JobState.STOPPING}
 )
@@ -143,7 +142,9 @@ def move_job(branch: JobBranch, to: JobState, now: float, deadline: float, **cha
     return msgspec.structs.replace(branch, state=to, since=since, deadline=deadline, **changes)
 
 
-def move_node(branch: NodeBranch, to: NodeState, now: float, deadline: float, **changes: object) -> NodeBranch:
+def move_node(
+    branch: NodeBranch, to: NodeState, now: float, deadline: float, **changes: object
+) -> NodeBranch:
     """The branch in its new state. `since` is kept where the state does not change. Raises IllegalMove."""
     if to not in NODE_MOVES[branch.state]:
         raise IllegalMove(f"the branch of node {branch.node} cannot go from {branch.state} to {to}")

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import re2  # pyright: ignore[reportMissingTypeStubs]
+import re2
 
 from reknit.catalog.row import Row
 

@@ -39,7 +39,7 @@ _LONGEST_STEP = 1e6
 
 
 class LineProgress:
-    """The progress of one rank in one attempt, read from its lines.
+    r"""The progress of one rank in one attempt, read from its lines.
 
     Lines may be cut at "\\n" or at "\\r": whoever reads the log must cut at both, since a bar may not print a
     "\\n" until training is over.

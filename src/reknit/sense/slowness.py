@@ -84,9 +84,13 @@ def _by_node(job: JobView, own: dict[int, float], policy: Slowness) -> list[Slow
             continue
         ratio = min(mine) / median(others) if median(others) > 0 else 1.0
         if ratio >= policy.rank_ratio and node not in job.slow:
-            verdicts.append(SlowVerdict(node, True, ratio, min(mine), median(others)))
+            verdicts.append(
+                SlowVerdict(node, slow=True, ratio=ratio, seconds=min(mine), usual=median(others))
+            )
         elif ratio < policy.clear_ratio and node in job.slow:
-            verdicts.append(SlowVerdict(node, False, ratio, min(mine), median(others)))
+            verdicts.append(
+                SlowVerdict(node, slow=False, ratio=ratio, seconds=min(mine), usual=median(others))
+            )
     return verdicts
 
 
@@ -100,7 +104,7 @@ def _gang(job: JobView, policy: Slowness) -> list[SlowVerdict]:
         return []
     ratio = present / pace.best_median
     if ratio >= policy.gang_ratio and "" not in job.slow:
-        return [SlowVerdict("", True, ratio, present, pace.best_median)]
+        return [SlowVerdict("", slow=True, ratio=ratio, seconds=present, usual=pace.best_median)]
     if ratio < policy.clear_ratio and "" in job.slow:
-        return [SlowVerdict("", False, ratio, present, pace.best_median)]
+        return [SlowVerdict("", slow=False, ratio=ratio, seconds=present, usual=pace.best_median)]
     return []
