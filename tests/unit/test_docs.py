@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import click
 import msgspec
 import pytest
 import re2
@@ -31,6 +30,8 @@ from reknit.sense.progress_file import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import click
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -20,6 +20,8 @@ from reknit.demo.acts import ActFailed, Stage, play, verify
 from reknit.model.policy import Deadlines, Policy, Slowness, Stall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reknit.cli.view import View
 
 NODES, RANKS_PER_NODE, SPARES = 4, 2, 1
@@ -49,17 +51,21 @@ POLICY = Policy(
 )
 def demo(*, plain: bool, state: Path | None) -> None:
     """Watch a real training job break in five ways and recover by itself, with the bill. Takes under a minute."""
-    sys.exit(asyncio.run(_perform(state or new_state(), plain=plain)))
-
-
-async def _perform(state: Path, *, plain: bool) -> int:
-    began = time.monotonic()
     view = make_view("reknit demo", plain=plain)
+    sys.exit(asyncio.run(perform(state or new_state(), view, print_ledger)))
+
+
+async def perform(state: Path, view: View, show_bill: Callable[[Path], None]) -> int:
+    """Run the whole demo in a new state directory; gives the exit status, 0 where every act came out as expected.
+
+    Raises UsageProblem where the directory cannot be used.
+    """
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="reknit-demo-") as work:
         session = await Session.open(_options(state, Path(work)), view)
         stage = Stage(session, Path(work) / "faults.json")
         wrong = await _watch(session, stage, view)
-    print_ledger(session.orchestrator.root)
+    show_bill(session.orchestrator.root)
     wrong = wrong or verify(stage)
     for text in wrong:
         click.echo(f"not as expected: {text}", err=True)
