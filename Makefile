@@ -32,11 +32,12 @@ check: ## before each commit: style, types, the order of the rooms, quick tests 
 	@$(MAKE) --no-print-directory lint
 	$(PYTEST) -n 2 --dist worksteal $(wildcard tests/unit tests/property) $(PYTEST_EXTRA)
 
-lint: # part of check and test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/pyright
+lint: # part of check and test: all four, whichever fails
+	@status=0; \
+	for tool in "ruff check ." "ruff format --check ." "lint-imports --no-logo" pyright; do \
+	  echo "== $$tool"; $(BIN)/$$tool || status=1; \
+	done; \
+	exit $$status
 
 bench: ## every benchmark in turn, with its quick settings
 	$(SETUP) base
@@ -47,7 +48,7 @@ evidence: ## recorded real failures, from the folder SHARED (../shared), which i
 	  echo "make evidence reads recorded failures from $(SHARED), and there is no such folder: make evidence SHARED=PATH" >&2; \
 	  exit 2; \
 	fi
-	$(SETUP) base
+	$(SETUP) dev
 	@$(BIN)/python tests/evidence/read_cases.py "$(SHARED)"
 
 clean: ## remove .venv and all caches

@@ -15,6 +15,7 @@ from reknit.model import events as ev
 from reknit.model.commands import WaitUntil
 from reknit.model.incidents import JobState, NodeState
 from reknit.model.state import EngineState, JobAccount, JobView, RankView
+from reknit.model.terms import Phase
 from reknit.recover import intake, job_branch, node_branch, progress_watch
 from reknit.recover.desk import Desk
 from reknit.sense.process import exit_signal
@@ -125,6 +126,8 @@ def _attempt_started(desk: Desk, event: ev.AttemptStarted) -> None:
     incident = _open_for(desk, job)
     if incident is not None:
         job_branch.started(desk, incident.id, event.attempt)
+    else:
+        booking.left_alone(job, desk.now, Phase.START)
 
 
 def _attempt_ended(desk: Desk, event: ev.AttemptEnded) -> None:
@@ -138,6 +141,8 @@ def _attempt_ended(desk: Desk, event: ev.AttemptEnded) -> None:
     explained = bool(job.ranks) and all(view.ok or view.asked for view in job.ranks.values())
     if not explained and (job_branch.watched(incident) if incident else job.told_attempt != job.attempt):
         job_branch.suspect(desk, job, job_branch.vanished(desk, job))
+    elif incident is None:
+        booking.left_alone(job, desk.now, Phase.REQUEUE)
 
 
 def _job_succeeded(desk: Desk, event: ev.JobSucceeded) -> None:

@@ -14,7 +14,7 @@ from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.incidents import JobState, NodeState
 from reknit.model.state import EngineState
-from reknit.model.terms import LOST_PHASES, Grade, Trust
+from reknit.model.terms import LOST_PHASES, Grade, Phase, Trust
 
 if TYPE_CHECKING:
     from reknit.catalog.row import Catalog
@@ -42,6 +42,7 @@ class Laws:
         self.mark: dict[str, int] = {}
         self.quarantines: list[tuple[float, str]] = []
         self.closed: dict[str, Incident] = {}
+        self.ran: dict[str, float] = {}
 
     def begin_again(self, policy: Policy) -> None:
         """A new engine under another policy goes on from the state that the old one wrote down."""
@@ -64,6 +65,9 @@ class Laws:
         phases = {name: job.account.phases for name, job in state.jobs.items()}
         braked = state.brake.tripped
         known = set(state.jobs)
+        passed = max(0.0, now - state.now)
+        for name, job in state.jobs.items():
+            self.ran[name] = self.ran.get(name, 0.0) + (passed if job.state == "running" else 0.0)
         commands = self.engine.handle(now, event)
         self._witness(event, known, ended)
         may = was_open | (set(state.incidents) - set(before))
@@ -197,6 +201,8 @@ class Laws:
         wall = account.settled_at - account.started_at
         assert math.isclose(sum(account.phases.values()), wall, rel_tol=1e-9, abs_tol=1e-5)
         assert account.settled_at <= self.state.now
+        productive = account.phases.get(Phase.PRODUCTIVE, 0.0)
+        assert productive <= self.ran.get(job.spec.id, 0.0) + 1e-5, "a job that does not run makes nothing"
         for phase, seconds in before.items():
             assert account.phases[phase] >= seconds, "a booked second stays booked"  # type: ignore[index]
 

@@ -212,6 +212,24 @@ class MisbehavingWorld(RuleBasedStateMachine):
         gang.hung = True
         self.world.answer(gang, carried_out)
 
+    @rule(i=which, carried_out=st.sampled_from(_HOW), soon=st.booleans())
+    def a_pause_that_ends_by_itself(self, i: int, carried_out: How, soon: bool) -> None:
+        gang = self.gang(i)
+        self.world.train(gang, 2)
+        self.world.tick_when_due()
+        if soon:
+            self.world.train(gang, 1)
+        self.world.answer(gang, carried_out)
+        self.world.train(gang, 2)
+
+    @rule(i=which, rank=which, carried_out=st.sampled_from(_HOW))
+    def a_rank_falls_silent_while_others_go_on(self, i: int, rank: int, carried_out: How) -> None:
+        gang = self.gang(i)
+        self.world.train(gang, 2)
+        self.world.train(gang, 8, without=rank, seconds=20.0)
+        self.world.answer(gang, carried_out)
+        self.world.train(gang, 3, without=rank)
+
     # persons
 
     @rule(i=which)

@@ -12,6 +12,7 @@ import msgspec
 from property.laws import Laws
 
 from reknit.catalog.load import builtin
+from reknit.decide.budget import nodes_allowed
 from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.entities import Entity, Gpu, JobSpec, Node, RankPlacement
@@ -141,6 +142,10 @@ class World:
         commands = self.laws.tell(now, event)
         self.log.append(Entry(now, event, commands, self.laws.policy, self.lives))
         self.todo += [c for c in commands if not isinstance(c, cmd.WaitUntil)]
+        if any(isinstance(c, cmd.Quarantine) for c in commands):
+            marked = self.tainted | self.laws.state.out_of_service().keys()
+            allowed = nodes_allowed(len(self.laws.state.nodes), self.laws.policy.nodes)
+            assert len(marked & self.laws.state.nodes.keys()) <= allowed, "marks that really are there count, too"
 
     def say(self, events: Iterable[ev.AnyEvent], keep_back: bool = False) -> None:
         """Tell, or keep back for later."""
@@ -213,20 +218,22 @@ class World:
         save: bool = False,
         slow: str = "",
         only: int | None = None,
+        without: int | None = None,
+        seconds: float = 0.5,
         phase: str = "",
         keep_back: bool = False,
     ) -> None:
-        """The gang makes steps of 0.5 s and the ranks (or one only) report them."""
+        """The gang makes steps and the ranks (or one only, or all but one) report them."""
         for _ in range(steps):
             if not gang.healthy:
                 return
-            self.now += 0.5
+            self.now += seconds
             gang.step += 1
             if save:
                 gang.saved, gang.saved_at = gang.step, self.now
             if not gang.reports:
                 continue
-            news = {p.rank: self._news(gang, p, slow, phase) for p in gang.placement if only in (None, p.rank)}
+            news = {p.rank: self._news(gang, p, slow, phase) for p in gang.placement if only in (None, p.rank) and p.rank != without}
             self.say([ev.ProgressSeen(gang.spec.id, gang.running, news)], keep_back)
 
     def _news(self, gang: Gang, place: RankPlacement, slow: str, phase: str) -> RankProgress:

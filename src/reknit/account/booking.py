@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reknit.account.ledger import charge, settle
 from reknit.model.incidents import JobState
-from reknit.model.terms import Phase
+from reknit.model.terms import LOST_PHASES, Phase
 from reknit.recover import job_branch
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _AFTER: dict[JobState, Phase] = {
     JobState.RELOADING: Phase.START,
     JobState.RECOMPUTING: Phase.RECOMPUTE,
     JobState.RECOVERED: Phase.PRODUCTIVE,
-    JobState.DISMISSED: Phase.PRODUCTIVE,
     JobState.STOPPED: Phase.ENDED,
 }
 """What the time from then on is, until something else happens."""
@@ -46,10 +45,26 @@ def book_moves(state: EngineState, moves: Iterable[Move], change: Callable[..., 
         first = move.old is None or move.old in _WORKING
         phase = _BEFORE.get(move.new) if first else None
         _book(state, job, move.incident, move.at, phase, change)
-        if not (move.old == move.new or (move.new == JobState.RESTARTING and job.state == "down")):
+        if move.new == JobState.DISMISSED:
+            job.account.phase = _after_dismissal(job)
+        elif not (move.old == move.new or (move.new == JobState.RESTARTING and job.state == "down")):
             job.account.phase = _AFTER[move.new]
         elif move.new == JobState.RESTARTING:
             job.account.phase = Phase.REQUEUE
+
+
+def _after_dismissal(job: JobView) -> Phase:
+    """Nothing was done about the failure: either nothing had to be, or nothing may be and the job goes on losing time."""
+    if job.told_attempt == job.attempt:
+        return Phase.DECIDE
+    return Phase.RECOMPUTE if job.attempt_high < job.high_step else Phase.PRODUCTIVE
+
+
+def left_alone(job: JobView, now: float, phase: Phase) -> None:
+    """An attempt ended or began without an incident: the job is somebody else's to restart, and its time is lost."""
+    settle(job.account, now)
+    if job.account.phase != Phase.STARTUP:
+        job.account.phase = phase
 
 
 def attempt_ended(desk: Desk, job: JobView, incident: Incident) -> None:
@@ -102,6 +117,9 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
         settle(job.account, at)
         if branch is None:
             job.account.phase = Phase.PRODUCTIVE
+    elif branch is None and job.account.phase in LOST_PHASES:
+        settle(job.account, at)
+        job.account.phase = Phase.RECOMPUTE
     if job.told_attempt and not any(view.exited and not view.ok for view in job.ranks.values()):
         job.told_attempt = 0
     if new_ground:

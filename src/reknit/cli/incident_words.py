@@ -87,7 +87,7 @@ def _job_action(incident: Incident, branch: JobBranch) -> str:
 def _restarted(branch: JobBranch) -> str:
     if not branch.restarts:
         return ""
-    how = f"moved off {joined(branch.avoid, 3)}" if branch.avoid else "restarted in place"
+    how = f"moved off {joined(branch.moved_off, 3)}" if branch.moved_off else "restarted in place"
     return f"{how} ({branch.restarts}×)" if branch.restarts > 1 else how
 
 

@@ -34,7 +34,7 @@ def read_policy(path: Path | None) -> Policy:
             raw.setdefault("mode", "act")
         return msgspec.convert(raw, Policy)
     except msgspec.DecodeError as error:
-        raise UsageProblem(f"policy {path}: {_plain(str(error))}") from error
+        raise UsageProblem(f"policy {path} is not TOML: {_plain(str(error))}") from error
     except ValueError as error:
         raise UsageProblem(f"policy {path} is not TOML: {error}") from error
 

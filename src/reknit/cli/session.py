@@ -18,7 +18,7 @@ from reknit.catalog.load import builtin
 from reknit.cli.errors import UsageProblem
 from reknit.cli.inbox import watch_inbox
 from reknit.cli.remembered import Remembered, remember, remembered
-from reknit.cli.states import journal_path, new_state, policy_path, stored_policy
+from reknit.cli.states import fresh_state, journal_path, point_latest, policy_path, stored_policy
 from reknit.controller import Controller
 from reknit.journal.port import JournalError
 from reknit.journal.sqlite import SqliteJournal
@@ -84,7 +84,8 @@ class Session:
     async def open(cls, options: Options, view: View) -> Session:
         """Check every input and take the state directory. Raises UsageProblem."""
         catalog = builtin()
-        settings = local_settings(options, catalog, view)
+        root = options.state or fresh_state()
+        settings = local_settings(options, root, catalog, view)
         try:
             orchestrator = LocalOrchestrator.open(settings)
         except (LocalError, ValueError) as error:
@@ -102,7 +103,7 @@ class Session:
         root = orchestrator.root
         journal = SqliteJournal(journal_path(root))
         then = stored_policy(root)
-        policy = options.policy if options.policy_given or then is None else then
+        policy = policy_now(options, root)
         session: Session
 
         def changed(state: EngineState, now: float) -> None:
@@ -115,6 +116,8 @@ class Session:
         controller.recover(then)
         policy_path(root).write_bytes(msgspec.json.encode(policy))
         remember(root, settings)
+        if options.state is None:
+            point_latest(root)
         return session
 
     @property
@@ -214,18 +217,24 @@ class Session:
         self.failed_status = status if status > 0 else _SIGNAL_BASE - status
 
 
-def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSettings:
+def policy_now(options: Options, root: Path) -> Policy:
+    """The policy of this start: the given one, else the one that the run had before, else the default."""
+    then = None if options.policy_given else stored_policy(root)
+    return then or options.policy
+
+
+def local_settings(options: Options, root: Path, catalog: Catalog, view: View) -> LocalSettings:
     """What the orchestrator is told. An existing run's shape is kept where nothing else was asked for.
 
     Raises UsageProblem.
     """
     known, before = None, Remembered()
-    if options.state is not None and (options.state / "run.json").exists():
+    if (root / "run.json").exists():
         try:
-            known = read_run(options.state)
+            known = read_run(root)
         except LocalError as error:
             raise UsageProblem(str(error)) from error
-        before = remembered(options.state)
+        before = remembered(root)
     command = options.command or (known.command if known else ())
     if not command:
         raise UsageProblem(
@@ -241,7 +250,7 @@ def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSetti
         ranks_per_node=asked(options.ranks_per_node, known.ranks_per_node if known else None, 1),
     )
     return LocalSettings(
-        state=options.state or new_state(),
+        state=root,
         job=job,
         command=command,
         catalog=catalog,
@@ -249,7 +258,7 @@ def local_settings(options: Options, catalog: Catalog, view: View) -> LocalSetti
         inventory=(options.inventory or _path(before.inventory)),
         kernel_logs=_kernel_logs(options.kernel_logs if options.kernel_logs is not None else before.logs()),
         log_regex=options.progress_regex or before.progress_regex or None,
-        grace_s=options.policy.deadlines.grace_s,
+        grace_s=policy_now(options, root).deadlines.grace_s,
         environment=options.environment,
         notice=view.notice,
     )

@@ -26,21 +26,24 @@ def policy_path(root: Path) -> Path:
     return root / "policy.json"
 
 
-def new_state() -> Path:
-    """A new directory's path below `.reknit`, with `latest` pointing at it."""
+def fresh_state() -> Path:
+    """A path below `.reknit` for a new run; nothing is made yet."""
     name = time.strftime("run-%Y%m%d-%H%M%S")
-    HOME.mkdir(exist_ok=True)
     path = HOME / name
     number = 1
     while path.exists():
         number += 1
         path = HOME / f"{name}-{number}"
+    return path
+
+
+def point_latest(path: Path) -> None:
+    """Let `latest` mean this run. Raises OSError."""
     link = HOME / f".latest-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         link.unlink()
     link.symlink_to(path.name)
     link.replace(DEFAULT_STATE)
-    return path
 
 
 def stored_policy(root: Path) -> Policy | None:

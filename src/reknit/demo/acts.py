@@ -233,4 +233,4 @@ def _done(incident: Incident) -> str:
         return "reported"
     if incident.job.state == "stopped":
         return "stopped"
-    return "restart away" if incident.job.avoid else "restart in place"
+    return "restart away" if incident.job.moved_off else "restart in place"

@@ -14,7 +14,6 @@ import click
 
 from reknit.cli.ledger import print_ledger
 from reknit.cli.session import EXIT_STOPPED, Options, Session
-from reknit.cli.states import new_state
 from reknit.cli.view import make_view
 from reknit.demo.acts import ActFailed, Stage, play, verify
 from reknit.model.policy import Deadlines, Policy, Slowness, Stall
@@ -52,11 +51,11 @@ POLICY = Policy(
 def demo(*, plain: bool, state: Path | None) -> None:
     """Watch a real training job break in five ways and recover by itself, with the bill. Takes under a minute."""
     view = make_view("reknit demo", plain=plain)
-    sys.exit(asyncio.run(perform(state or new_state(), view, print_ledger)))
+    sys.exit(asyncio.run(perform(state, view, print_ledger)))
 
 
-async def perform(state: Path, view: View, show_bill: Callable[[Path], None]) -> int:
-    """Run the whole demo in a new state directory; gives the exit status, 0 where every act came out as expected.
+async def perform(state: Path | None, view: View, show_bill: Callable[[Path], None]) -> int:
+    """Run the whole demo, in a new directory where none is named; gives the exit status, 0 where all came out as expected.
 
     Raises UsageProblem where the directory cannot be used.
     """
@@ -96,7 +95,7 @@ async def _watch(session: Session, stage: Stage, view: View) -> list[str]:
     return [] if status == EXIT_STOPPED else [f"the run ended with status {status}, not {EXIT_STOPPED}"]
 
 
-def _options(state: Path, work: Path) -> Options:
+def _options(state: Path | None, work: Path) -> Options:
     inventory = work / "inventory.toml"
     inventory.write_text(INVENTORY)
     train = (

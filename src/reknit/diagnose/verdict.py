@@ -137,6 +137,15 @@ def _count(followers: list[Candidate]) -> str:
 
 
 def _chain(root: Candidate, followers: list[Candidate]) -> tuple[str, ...]:
-    steps = [root, *followers[: _CHAIN - 1]]
-    lines = [f"{c.row.title}{_where(c, None)} [{c.signal.code}]" for c in steps]
-    return tuple(dict.fromkeys(lines))
+    """From the root to the last kind of symptom; many ranks with the same symptom are one link."""
+    kinds: dict[str, list[Candidate]] = {}
+    for c in [root, *followers]:
+        kinds.setdefault(c.signal.code, []).append(c)
+    return tuple(
+        f"{same[0].row.title}{_where(same[0], None)}{_others(len(same) - 1)} [{code}]"
+        for code, same in list(kinds.items())[:_CHAIN]
+    )
+
+
+def _others(count: int) -> str:
+    return f" and {count} more" if count else ""

@@ -56,6 +56,7 @@ class JobBranch(msgspec.Struct, frozen=True):
         deadline: when the present state has lasted too long.
         command: the id of the command whose outcome is awaited, "" where none.
         avoid: nodes that the next attempt must not use.
+        moved_off: nodes that a restart of this incident has left, whatever has become of them since.
         restarts: restarts made for this incident so far.
         signatures: the failure of each round as (signature, step), newest last: what tells a loop from bad luck.
         tries: how often the present command was given.
@@ -71,6 +72,7 @@ class JobBranch(msgspec.Struct, frozen=True):
     failed_step: int = -1
     command: str = ""
     avoid: tuple[str, ...] = ()
+    moved_off: tuple[str, ...] = ()
     restarts: int = 0
     signatures: tuple[tuple[str, int], ...] = ()
     tries: int = 0

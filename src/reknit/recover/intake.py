@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reknit.diagnose.evidence import Evidence
+from reknit.diagnose.verdict import diagnose
 from reknit.model.entities import Entity
 from reknit.model.incidents import JobState
 from reknit.model.signals import Signal
@@ -47,6 +49,7 @@ def take(desk: Desk, signal: Signal) -> str | None:
     attach(desk, incident.id, signal)
     if _opens_for_node(signal, row):
         node_branch.concern(desk, incident.id, signal, row)
+        _judge_node(desk, incident.id)
     return incident.id
 
 
@@ -68,6 +71,19 @@ def is_stall(signal: Signal) -> bool:
 def possible(at: float, now: float) -> float:
     """A time that is not later than now and no NaN."""
     return at if 0.0 <= at <= now else (0.0 if at < 0.0 else now)
+
+
+def _judge_node(desk: Desk, id_: str) -> None:
+    """An incident without a job is diagnosed as its evidence comes: nothing waits for the verdict."""
+    incident = desk.state.incidents[id_]
+    if incident.job is not None:
+        return
+    verdict = diagnose(Evidence(incident.signals, desk.catalog))
+    if incident.diagnosis is None or incident.diagnosis.reason != verdict.reason:
+        desk.change(id_, diagnosis=verdict)
+        desk.say(
+            id_, "diagnosis", f"{verdict.failure_class}, {verdict.confidence:.0%} sure: {verdict.reason}"
+        )
 
 
 def attach(desk: Desk, id_: str, signal: Signal) -> None:

@@ -189,6 +189,7 @@ def _restart(desk: Desk, id_: str, decision: Decision) -> None:
         command=command,
         next_attempt=next_attempt,
         restarts=branch.restarts + (1 if fresh else 0),
+        moved_off=tuple(dict.fromkeys((*branch.moved_off, *(n for n in job.nodes if n in decision.avoid)))),
         tries=1 if fresh else branch.tries + 1,
         waiting_for="",
     )

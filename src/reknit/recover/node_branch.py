@@ -138,7 +138,14 @@ def _refusal(desk: Desk, branch: NodeBranch) -> str:
             desk.state.brake.why = why
     if desk.state.brake.tripped:
         return f"the brake is on until a person releases it: {desk.state.brake.why}"
-    held = [name for name in desk.state.out_of_service() if _pool(desk, name) == pool]
+    # A quarantine that failed, or of which nothing was heard, may have been made all the same.
+    unsure = [
+        b.node
+        for i in desk.state.open_incidents()
+        for b in i.nodes
+        if b.state == NodeState.WANTED and b.tries and b.node != branch.node
+    ]
+    held = [name for name in (*desk.state.out_of_service(), *unsure) if _pool(desk, name) == pool]
     allowed = nodes_allowed(size, desk.policy.nodes)
     if len(held) >= allowed:
         return (
@@ -152,11 +159,13 @@ def done(desk: Desk, incident: Incident, branch: NodeBranch) -> None:
     if branch.state == NodeState.QUARANTINING and branch.waiting_for:
         _issue_release(desk, incident.id, branch.node, branch.waiting_for)
     elif branch.state == NodeState.QUARANTINING:
+        row = desk.catalog.get(branch.code)
+        patience = desk.policy.deadlines.remind_s
         desk.move_node(
             incident.id,
             branch.node,
             NodeState.QUARANTINED,
-            desk.now + desk.policy.deadlines.remind_s,
+            desk.now + (min(patience, row.clear_after_s) if row.clear == "time" else patience),
             command="",
             tries=0,
         )

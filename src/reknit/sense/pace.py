@@ -6,6 +6,7 @@ and so do a first compilation, a checkpoint and an evaluation.
 
 from __future__ import annotations
 
+import re
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -25,19 +26,23 @@ KEEP_STEPS = 64
 _WORDS: tuple[tuple[Activity, tuple[str, ...]], ...] = (
     ("evaluation", ("eval", "valid", "test")),
     ("checkpoint", ("checkpoint", "ckpt", "save", "saving")),
-    ("startup", ("start", "warm", "init", "load", "compile", "restore", "setup")),
+    ("startup", ("start", "warm", "init", "compil", "restor", "setup")),
 )
+"""What a phase is, by how one of its words begins; before the first step every phase is part of starting up."""
+_WORD = re.compile(r"[a-z]+")
 
 
 def activity(progress: RankProgress | None) -> Activity:
     """What a rank is doing, from the name of its phase; before the first step it is starting up."""
     if progress is None:
         return "startup"
-    name = progress.phase.lower()
-    for kind, words in _WORDS:
-        if any(word in name for word in words):
+    if progress.step < 0:
+        return "startup"
+    words = _WORD.findall(progress.phase.lower())
+    for kind, beginnings in _WORDS:
+        if any(word.startswith(beginnings) for word in words):
             return kind
-    return "startup" if progress.step < 0 else "step"
+    return "step"
 
 
 def last_sign(progress: RankProgress | None, attempt_started_at: float) -> float:

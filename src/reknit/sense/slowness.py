@@ -7,6 +7,7 @@ of 3,079 jobs only 1.7 % were slow mainly because of a bad worker (OSDI'25, arXi
 
 from __future__ import annotations
 
+import re
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from reknit.model.state import JobView, RankView
 
 _WAITING = ("communicat", "wait", "allreduce", "all_reduce", "collective", "sync", "barrier")
+"""How a word begins in the name of a phase in which a rank waits for others."""
+_WAITS = re.compile(rf"(?<![a-z])(?:{'|'.join(_WAITING)})")
 
 
 class SlowVerdict(msgspec.Struct, frozen=True):
@@ -33,11 +36,7 @@ class SlowVerdict(msgspec.Struct, frozen=True):
 
 def own_seconds(progress: RankProgress) -> float:
     """Seconds so far in phases that are the rank's own work."""
-    return sum(
-        spent
-        for name, spent in progress.phase_seconds.items()
-        if not any(word in name.lower() for word in _WAITING)
-    )
+    return sum(spent for name, spent in progress.phase_seconds.items() if not _WAITS.search(name.lower()))
 
 
 def note(view: RankView, progress: RankProgress) -> None:
@@ -64,7 +63,7 @@ def judge(job: JobView, policy: Slowness) -> list[SlowVerdict]:
     for window in windows:
         window.mark_step, window.mark_own = window.step, window.own
     waits = any(
-        any(word in name.lower() for word in _WAITING)
+        _WAITS.search(name.lower())
         for view in views.values()
         if view.progress
         for name in view.progress.phase_seconds

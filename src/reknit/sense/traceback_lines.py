@@ -84,6 +84,10 @@ class Raised(msgspec.Struct, frozen=True):
         return f"{self.name}|{self.frame}|{_MASKED.sub('#', self.message[:200])}"
 
 
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+"""Files that are not the program's own: installed packages, the standard library, generated code."""
+
+
 class _Open(msgspec.Struct):
     """A traceback that is being read. `muted` is one that a launcher repeats in its summary."""
 
@@ -92,6 +96,7 @@ class _Open(msgspec.Struct):
     muted: bool = False
     chained: str = ""
     frame: str = ""
+    own: str = ""
     body: int = 0
     stray: int = 0
 
@@ -101,7 +106,8 @@ class _Open(msgspec.Struct):
         return bool(self.frame) and not self.muted and not self.chained and not self.frame.endswith(_LAUNCHER)
 
     def as_exception(self, name: str = "", message: str = "") -> Raised:
-        return Raised(name, message, self.frame, self.rank, self.chained)
+        """What was raised, at the deepest frame of the program's own: where its author has to look."""
+        return Raised(name, message, self.own or self.frame, self.rank, self.chained)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -172,6 +178,8 @@ class Tracebacks:
         if frame := _FRAME.match(inner):
             where = f" in {frame['where'].strip()}" if frame["where"] else ""
             current.frame = f"{frame['file'].rpartition('/')[2]}:{frame['line']}{where}"[:200]
+            if not _LIBRARY.search(frame["file"]):
+                current.own = current.frame
         elif not _BODY.match(inner):
             return self._outside(key, current, inner)
         current.body += 1

@@ -79,6 +79,18 @@ class Gang:
         if self._watch is not None:
             await self._watch.close()
 
+    def rank_of_pid(self, pid: int) -> tuple[int, RankPlacement] | None:
+        """The attempt and the rank whose main process this is, or was, in the newest attempt."""
+        found = self.attempt(max(self._state.attempts(), default=0))
+        if found is None:
+            return None
+        attempt, plan = found
+        for place_ in plan.placement:
+            shim = attempt.rank(place_.rank).shim()
+            if shim is not None and shim.rank_pid == pid:
+                return attempt.number, place_
+        return None
+
     def attempt(self, number: int) -> tuple[AttemptDir, PlanFile] | None:
         """An attempt that was planned."""
         found = self._state.attempt(number)

@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from reknit.model.entities import Entity
+from reknit.model.events import SignalSeen
 from reknit.orchestrate.local.errors import InventoryError
 from reknit.orchestrate.local.kmsg import Kmsg
 from reknit.orchestrate.local.processes import boot_id
@@ -14,13 +18,17 @@ from reknit.orchestrate.local.sources import KmsgSource, LogSource
 from reknit.orchestrate.local.tail import Tail, check_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from reknit.model.entities import Node
+    from reknit.model.entities import Node, RankPlacement
+    from reknit.model.events import AnyEvent
     from reknit.orchestrate.local.settings import LocalSettings
     from reknit.orchestrate.local.state_dir import StateDir
     from reknit.orchestrate.port import Emit
+
+    RankOfPid = Callable[[int], tuple[int, RankPlacement] | None]
+    """The attempt and the rank whose main process this is."""
 
 
 def check_kernel_logs(settings: LocalSettings, nodes: Sequence[Node]) -> None:
@@ -49,9 +57,11 @@ class KernelWatch:
         nodes: Sequence[Node],
         emit: Emit,
         cursors: Mapping[str, int],
+        rank_of_pid: RankOfPid,
     ) -> None:
         self._settings = settings
-        self._emit = emit
+        self._out = emit
+        self._rank_of_pid = rank_of_pid
         self._cursors = cursors
         self._task: asyncio.Task[None] | None = None
         self._sources: list[LogSource | KmsgSource] = [
@@ -65,6 +75,29 @@ class KernelWatch:
                 self._file(f"kernel-file/{name}", path, by_name[name], own=False)
                 for name, path in settings.kernel_logs.items()
             ]
+
+    def _emit(self, event: AnyEvent | None, cursors: Mapping[str, int] | None = None) -> None:
+        """Hand over a fact; a record that names a rank's process is joined to that rank and its node."""
+        self._out(self._joined(event) if isinstance(event, SignalSeen) else event, cursors)
+
+    def _joined(self, event: SignalSeen) -> SignalSeen:
+        signal = event.signal
+        pid = signal.attributes.get("pid", "")
+        found = self._rank_of_pid(int(pid)) if pid.isdigit() and signal.joined else None
+        if found is None or signal.node not in ("", found[1].node):
+            return event
+        attempt, place = found
+        entity = Entity("node", place.node) if signal.entity.kind == "cluster" else signal.entity
+        return SignalSeen(
+            msgspec.structs.replace(
+                signal,
+                entity=entity,
+                node=place.node,
+                job=self._settings.job.id,
+                attempt=attempt,
+                rank=place.rank,
+            )
+        )
 
     def begin(self) -> None:
         """Look once, and go on looking. Raises SourceError."""

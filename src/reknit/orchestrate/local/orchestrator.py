@@ -56,6 +56,11 @@ class LocalOrchestrator:
         """
         LineProgress(settings.catalog.progress, settings.log_regex)
         nodes = _nodes(settings)
+        if all(node.pool != settings.job.pool for node in nodes):
+            # An inventory may call its pool what it likes: the gang runs in the first one.
+            settings = dataclasses.replace(
+                settings, job=msgspec.structs.replace(settings.job, pool=nodes[0].pool)
+            )
         place(settings.job, nodes)
         check_kernel_logs(settings, nodes)
         state = open_state(settings.state, _run_file(settings))
@@ -89,9 +94,11 @@ class LocalOrchestrator:
         for node in self.nodes:
             emit(NodeSeen(node=node))
         emit(JobSubmitted(job=self.job))
-        self._kernel = KernelWatch(self._state, self._settings, self.nodes, emit, cursors)
-        self._kernel.begin()
         self._gang = Gang(self._state, self._settings, self._nodes, emit, cursors)
+        self._kernel = KernelWatch(
+            self._state, self._settings, self.nodes, emit, cursors, self._gang.rank_of_pid
+        )
+        self._kernel.begin()
         try:
             await self._gang.begin()
         except OSError as error:

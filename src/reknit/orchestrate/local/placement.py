@@ -24,11 +24,12 @@ def place(
 
     A node of the previous attempt keeps its place in the gang, so that ranks restart where their files and
     caches are; a place that falls vacant goes to the first other node in inventory order, spares being last
-    there. Nodes in `avoid` and `quarantined` are never used. A rank's own GPUs are named where its node has
-    enough for all its ranks.
+    there. Nodes of another pool and those in `avoid` and `quarantined` are never used. A rank's own GPUs are
+    named where its node has enough for all its ranks.
 
     Raises NoRoom, which names what is missing.
     """
+    nodes = [node for node in nodes if node.pool == job.pool]
     shut_out = {*avoid, *quarantined}
     usable = {node.name: node for node in nodes if node.name not in shut_out}
     before: list[str] = list(dict.fromkeys(rank.node for rank in previous))[: job.nodes]
