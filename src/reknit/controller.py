@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from reknit.engine import Engine
-from reknit.journal.port import JournalFull
+from reknit.journal.port import JournalError, JournalFull
 from reknit.model.commands import WaitUntil
 from reknit.model.events import CommandFailed, Tick, WatchResumed
-from reknit.model.state import EngineState
+from reknit.model.state import EngineState, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,9 +76,15 @@ class Controller:
 
     def recover(self, policy_then: Policy | None = None) -> None:
         """Bring the engine to where the journal ends. `policy_then` is the policy under which it was written; what
-        follows is decided under the present one."""
+        follows is decided under the present one. Raises JournalError where it cannot be read."""
         snapshot, records = self._journal.load()
-        state = msgspec.json.decode(snapshot, type=EngineState) if snapshot else EngineState()
+        try:
+            state = unpack(snapshot) if snapshot else EngineState()
+        except msgspec.MsgspecError as error:
+            raise JournalError(
+                f"the snapshot in the journal is another version's ({error}); go on with that version, "
+                "or name a new directory with --state"
+            ) from error
         engine = Engine(self.engine.catalog, policy_then or self.engine.policy, state)
         for record in records:
             engine.handle(record.at, record.event)
@@ -182,6 +188,6 @@ class Controller:
     def _snapshot(self) -> None:
         self._since_snapshot = 0
         try:
-            self._journal.snapshot(self._seq, msgspec.json.encode(self.engine.state))
+            self._journal.snapshot(self._seq, pack(self.engine.state))
         except JournalFull as error:
             self._notice(f"{error}. The journal keeps growing until it can be tidied up")

@@ -1,16 +1,13 @@
-"""What a person gets for bad input: one sentence that says what, where and what to do, exit status 2, nothing started."""
+"""What a person gets for bad input: one sentence that says what, where and what to do, and status 2."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from support.runs import QUICK, REKNIT, Run, steps, until
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from support.runs import QUICK, REKNIT, Run, steps, until
 
 
 def refused(tmp: Path, *args: str) -> str:
@@ -181,4 +178,4 @@ def test_a_job_that_cannot_start_at_all_is_the_jobs_fault_and_an_incident(tmp_pa
 
 def test_a_read_only_place_for_the_state(tmp_path: Path) -> None:
     assert "/proc" in refused(tmp_path, "--state", "/proc/reknit-state", "--", "true")
-    assert not os.path.exists("/proc/reknit-state")
+    assert not Path("/proc/reknit-state").exists()

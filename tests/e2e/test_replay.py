@@ -7,7 +7,6 @@ import signal
 from typing import TYPE_CHECKING
 
 import msgspec
-from support.runs import QUICK, Run, steps, until
 
 from reknit.catalog.load import builtin
 from reknit.cli.states import journal_path
@@ -15,12 +14,15 @@ from reknit.engine import Engine
 from reknit.journal.sqlite import SqliteJournal
 from reknit.model.commands import WaitUntil
 from reknit.model.policy import Policy
+from support.runs import QUICK, Run, steps, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_handling_the_journals_events_again_gives_the_same_state_incidents_and_commands(tmp_path: Path) -> None:
+def test_handling_the_journals_events_again_gives_the_same_state_incidents_and_commands(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path, steps(tmp_path, steps=400))
     run.start()
     try:

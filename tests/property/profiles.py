@@ -1,4 +1,4 @@
-"""How many examples are drawn, and whether they are the same every time. By the variable REKNIT_HYPOTHESIS:
+"""How many examples are drawn, and whether they are the same every time. By the variable PROPERTIES:
 
     ci        (the default) the same examples each time, so that the suite is stable
     fresh     as many, other ones each time
@@ -11,7 +11,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-_PROFILE = os.environ.get("REKNIT_HYPOTHESIS", "ci")
+_PROFILE = os.environ.get("PROPERTIES", "ci")
 _TIMES = {"ci": 1, "fresh": 1, "thorough": 50}[_PROFILE]
 
 

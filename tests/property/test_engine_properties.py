@@ -1,8 +1,8 @@
 """The engine in a model world that misbehaves in every way that orchestrators, nodes, jobs and persons do.
 
 The default profile draws the same examples every time. Fresh ones, and many of them:
-    REKNIT_HYPOTHESIS=fresh PYTHONPATH=tests pytest --import-mode=importlib tests/property
-`thorough` does the same with fifty times the examples.
+    PROPERTIES=fresh pytest tests/property
+    PROPERTIES=thorough pytest --timeout=0 tests/property     (fifty times as many)
 """
 
 from __future__ import annotations

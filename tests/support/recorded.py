@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from click.testing import CliRunner, Result
 
 from reknit.cli.states import journal_path
 from reknit.journal.sqlite import SqliteJournal
 from reknit.model import commands as cmd
 from reknit.model import events as ev
+from reknit.model.state import pack
 from reknit.orchestrate.local.files import write_json
 from reknit.orchestrate.local.state_dir import RunFile
 from support.story import ACT, Story
@@ -49,7 +49,7 @@ class RecordedStory(Story):
         return out
 
     def snapshot(self) -> None:
-        self.journal.snapshot(self.seq, msgspec.json.encode(self.engine.state))
+        self.journal.snapshot(self.seq, pack(self.engine.state))
 
     def a_rank_is_killed(self) -> None:
         self.train(20, save=True)

@@ -13,7 +13,7 @@ from reknit.cli.errors import UsageProblem
 from reknit.cli.render import joined, plain
 from reknit.cli.states import DEFAULT_STATE, journal_path, stored_policy
 from reknit.journal.port import JournalError
-from reknit.model.state import EngineState
+from reknit.model.state import EngineState, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -71,7 +71,7 @@ class Run:
 
         snapshot, records = self._journal.load()
         try:
-            state = msgspec.json.decode(snapshot, type=EngineState) if snapshot else EngineState()
+            state = unpack(snapshot) if snapshot else EngineState()
         except msgspec.MsgspecError as error:
             raise UsageProblem(
                 f"the snapshot in {journal_path(self.root)} cannot be read ({error}): "

@@ -50,5 +50,5 @@ def stored_policy(root: Path) -> Policy | None:
     """The policy that stands in the directory; None where there is none yet or an older version wrote it."""
     try:
         return msgspec.json.decode(policy_path(root).read_bytes(), type=Policy)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None

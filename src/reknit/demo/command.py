@@ -55,7 +55,7 @@ def demo(*, plain: bool, state: Path | None) -> None:
 
 
 async def perform(state: Path | None, view: View, show_bill: Callable[[Path], None]) -> int:
-    """Run the whole demo, in a new directory where none is named; gives the exit status, 0 where all came out as expected.
+    """Run the whole demo, in a new directory where none is named; gives 0 where all came out as expected, else 1.
 
     Raises UsageProblem where the directory cannot be used.
     """

@@ -22,10 +22,15 @@ def roots(candidates: list[Candidate]) -> list[Candidate]:
     Ranked by trust, then by how specific the row is, then by time: a kernel record outranks an application's text, a
     named cause outranks a generic one, the first outranks its followers.
     """
-    free = [
-        c for c in candidates if not c.row.symptom and not any(explains(other, c) for other in candidates)
-    ]
-    return sorted(free, key=_rank)
+    rows = {c.signal.code: c.row for c in candidates}
+    # A gang of thousands shows few different codes: what explains what is asked once for each pair of them.
+    able = {code: {other for other, row in rows.items() if row.explains_code(code)} for code in rows}
+
+    def explained(symptom: Candidate) -> bool:
+        causes = able[symptom.signal.code]
+        return any(other.signal.code in causes and explains(other, symptom) for other in candidates)
+
+    return sorted((c for c in candidates if not c.row.symptom and not explained(c)), key=_rank)
 
 
 def symptoms_only(candidates: list[Candidate]) -> list[Candidate]:

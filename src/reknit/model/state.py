@@ -109,6 +109,10 @@ class JobView(msgspec.Struct):
 
     def node_of(self, rank: int) -> str:
         """The node on which a rank of the current attempt runs, "" where unknown."""
+        if 0 <= rank < len(self.placement) and self.placement[rank].rank == rank:
+            return self.placement[
+                rank
+            ].node  # in rank order, as nearly always: gangs may have thousands of ranks
         return next((place.node for place in self.placement if place.rank == rank), "")
 
     def ranks_on(self, node: str) -> list[int]:
@@ -164,3 +168,13 @@ class EngineState(msgspec.Struct):
             for branch in incident.nodes
             if branch.holds
         }
+
+
+def pack(state: EngineState) -> bytes:
+    """The state as a journal's snapshot keeps it. MessagePack, because JSON has no word for an infinite number."""
+    return msgspec.msgpack.encode(state)
+
+
+def unpack(snapshot: bytes) -> EngineState:
+    """The state of a snapshot. Raises msgspec.MsgspecError where it is none, or another version's."""
+    return msgspec.msgpack.decode(snapshot, type=EngineState)

@@ -33,6 +33,8 @@ KEEP_RECENT = 256
 _STALLS = ("job.stall", "rank.stall")
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _KEEP_SIGNALS = 512
+_MOST = 1_000_000_000
+"""Repeats that one signal may claim: a sum of such counts is still a number that the journal can hold."""
 _TELL_ALIKE = 3
 
 
@@ -55,11 +57,12 @@ def take(desk: Desk, signal: Signal) -> str | None:
 
 def usable(signal: Signal, now: float) -> Signal:
     """The signal with times that can be: a clock that runs ahead or a broken number must not keep anything open."""
-    if 0.0 <= signal.first_seen <= signal.last_seen <= now and signal.count >= 1:
+    count = min(max(1, signal.count), _MOST)
+    if 0.0 <= signal.first_seen <= signal.last_seen <= now and count == signal.count:
         return signal
     last = possible(signal.last_seen, now)
     return msgspec.structs.replace(
-        signal, first_seen=possible(signal.first_seen, last), last_seen=last, count=max(1, signal.count)
+        signal, first_seen=possible(signal.first_seen, last), last_seen=last, count=count
     )
 
 
@@ -89,8 +92,12 @@ def _judge_node(desk: Desk, id_: str) -> None:
 def attach(desk: Desk, id_: str, signal: Signal) -> None:
     """Add a signal to an incident; a repeat only counts up."""
     signals = desk.state.incidents[id_].signals
+    alike = 0
     for index, known in enumerate(signals):
-        if known.key == signal.key:
+        if known.code != signal.code or known.attempt != signal.attempt:
+            continue
+        alike += 1
+        if known.entity == signal.entity:
             merged = msgspec.structs.replace(
                 known,
                 first_seen=min(known.first_seen, signal.first_seen),
@@ -103,7 +110,6 @@ def attach(desk: Desk, id_: str, signal: Signal) -> None:
     if len(signals) >= (2 * _KEEP_SIGNALS if signal.trust >= Trust.KERNEL_RECORD else _KEEP_SIGNALS):
         return
     desk.change(id_, signals=(*signals, signal))
-    alike = sum(1 for known in signals if known.code == signal.code and known.attempt == signal.attempt)
     row = desk.catalog.get(signal.code)
     if alike == _TELL_ALIKE:
         desk.say(id_, "signal", f"{row.title}: more of the same")

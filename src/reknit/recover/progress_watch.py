@@ -131,7 +131,8 @@ def _longest_silent(job: JobView, ranks: Iterable[int]) -> list[int]:
         what = "startup" if news is None or news.step < 0 else "step"
         if news is not None and news.phase:
             what = pace.activity(news)
-        first[what] = min(first.get(what, (sign, rank)), (sign, rank))
+        if what not in first or sign < first[what][0]:
+            first[what] = (sign, rank)
     return [rank for _, rank in first.values()]
 
 
