@@ -1,5 +1,5 @@
-"""Events a second through the engine, against the floor in the same run: decoding the same events from JSON (as a replay
-of the journal must) and handing them to a function that does nothing.
+"""Events a second through the engine, against the floor in the same run: decoding the same events from JSON (as a
+replay of the journal must) and handing them to a function that does nothing.
 
     python bench/engine_events.py [SCALE]
 
@@ -59,7 +59,9 @@ def gang(ranks: int, per_node: int = 8) -> Iterator[Timed]:
         gpus = tuple(Gpu(k, f"0000:{k:02x}:00") for k in range(per_node))
         yield START, ev.NodeSeen(Node(f"node{i}", gpus, boot_id="boot"))
     yield START, ev.JobSubmitted(JobSpec("train", nodes, min(ranks, per_node)))
-    places = tuple(RankPlacement(r, f"node{r // per_node}", r % per_node, (r % per_node,)) for r in range(ranks))
+    places = tuple(
+        RankPlacement(r, f"node{r // per_node}", r % per_node, (r % per_node,)) for r in range(ranks)
+    )
     yield START, ev.AttemptStarted("train", 1, places)
 
 
@@ -86,7 +88,15 @@ def repeats(count: int) -> Iterator[Timed]:
         else:
             rank = Entity("rank", str(i % 64))
             signal = Signal(
-                "nccl.watchdog", rank, at, at, "training_log", Trust.TRAINING_LOG, job="train", attempt=1, rank=i % 64
+                "nccl.watchdog",
+                rank,
+                at,
+                at,
+                "training_log",
+                Trust.TRAINING_LOG,
+                job="train",
+                attempt=1,
+                rank=i % 64,
             )
         yield at, ev.SignalSeen(signal)
 
@@ -120,8 +130,11 @@ def days(count: int) -> Iterator[Timed]:
             yield at, ev.AttemptStarted("train", attempt, places)
         elif kind == 500:
             gpu = Entity("gpu", f"node{i % 7}/0000:00:00")
-            yield at, ev.SignalSeen(
-                Signal("nvidia.xid.31", gpu, at, at, "kernel", Trust.KERNEL_RECORD, node=f"node{i % 7}")
+            yield (
+                at,
+                ev.SignalSeen(
+                    Signal("nvidia.xid.31", gpu, at, at, "kernel", Trust.KERNEL_RECORD, node=f"node{i % 7}")
+                ),
             )
         elif i % 10 == 3:
             yield at, ev.Tick()

@@ -39,6 +39,7 @@ class Laws:
         self.proven: set[str] = set()
         self.highest: dict[str, int] = {}
         self.restarts: dict[str, dict[int, float]] = {}
+        self.counted: set[tuple[str, int]] = set()
         self.mark: dict[str, int] = {}
         self.quarantines: list[tuple[float, str]] = []
         self.closed: dict[str, Incident] = {}
@@ -128,10 +129,13 @@ class Laws:
         job = self.state.jobs[command.job]
         assert command.next_attempt > self.highest.get(command.job, 0)
         assert command.next_attempt > command.attempt
-        assert set(command.avoid) <= self.proven, "a node is avoided only on evidence that no tenant can write"
+        assert set(command.avoid) <= self.proven, (
+            "a node is avoided only on evidence that no tenant can write"
+        )
         made = self.restarts.setdefault(command.job, {})
-        if command.next_attempt in made:
-            return
+        if (command.job, command.next_attempt) in self.counted:
+            return  # the same restart, given again because no outcome came
+        self.counted.add((command.job, command.next_attempt))
         made[command.next_attempt] = now
         self.mark[command.job] = max(job.high_step, job.saved_step, 0)
         assert sum(at > now - 3600 for at in made.values()) <= budget.per_hour
@@ -155,7 +159,9 @@ class Laws:
 
     def _brake(self, event: ev.AnyEvent, braked: bool, commands: tuple[cmd.AnyCommand, ...]) -> None:
         new = [c for c in commands if isinstance(c, cmd.Quarantine)]
-        assert not (braked and new and not isinstance(event, ev.BrakeReleased)), "no quarantine while the brake is on"
+        assert not (braked and new and not isinstance(event, ev.BrakeReleased)), (
+            "no quarantine while the brake is on"
+        )
         if self.state.brake.tripped and not braked:
             assert self.state.brake.why
 

@@ -1,8 +1,10 @@
-"""How many examples are drawn, and whether they are the same every time. By the variable PROPERTIES:
+"""How many examples are drawn, and whether they are the same every time.
 
-    ci        (the default) the same examples each time, so that the suite is stable
-    fresh     as many, other ones each time
-    thorough  fifty times as many, other ones each time
+By the variable PROPERTIES:
+
+ci        (the default) the same examples each time, so that the suite is stable
+fresh     as many, other ones each time
+thorough  fifty times as many, other ones each time
 """
 
 from __future__ import annotations
@@ -29,5 +31,5 @@ def profile(examples: int, steps: int = 50) -> settings:
 
 
 MACHINE = profile(150, steps=40)
-LISTS = profile(1500)
+LISTS = profile(800)
 FEW = profile(40)

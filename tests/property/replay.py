@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from property.world import CATALOG
 
+from property.world import CATALOG
 from reknit.engine import Engine
 from reknit.model.state import EngineState
 

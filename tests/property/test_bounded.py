@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+
 from property.laws import Laws
 from property.world import CATALOG, POLICIES, START, World
-
 from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.entities import Entity, Node, RankPlacement
@@ -41,7 +41,9 @@ def _signal(code: str, i: int, *, kernel: bool) -> ev.SignalSeen:
 
 
 def _progress(i: int) -> ev.ProgressSeen:
-    news = RankProgress(step=i % 50, step_at=START + i, durations=(0.5,), alive_at=START + i, saved_step=i % 7)
+    news = RankProgress(
+        step=i % 50, step_at=START + i, durations=(0.5,), alive_at=START + i, saved_step=i % 7
+    )
     return ev.ProgressSeen("job0", 1, dict.fromkeys(range(6), news))
 
 
@@ -51,16 +53,20 @@ FLOODS: dict[str, Callable[[int], ev.AnyEvent]] = {
     "a word of a rank": lambda i: _signal("python.exception", i, kernel=False),
     "progress": _progress,
     "a rank's end": lambda i: ev.RankExited("job0", 1, i % 6, START + i, code=i % 3),
-    "attempts by somebody else": lambda i: ev.AttemptStarted("job0", 2 + i // 2, _PLACES)
-    if i % 2
-    else ev.RankExited("job0", 1 + i // 2, 0, START + i, code=1),
-    "boots": lambda i: ev.NodeSeen(Node("node0", boot_id=f"boot {i}"))
-    if i % 2
-    else _signal("nvidia.xid.79", i, kernel=True),
-    "releases by a person": lambda i: ev.NodeReleaseRequested("node0")
-    if i % 2
-    else _signal("nvidia.xid.79", i, kernel=True),
-    "nodes that come and go": lambda i: ev.NodeGone("node0") if i % 2 else ev.NodeSeen(Node("node0", boot_id="b")),
+    "attempts by somebody else": lambda i: (
+        ev.AttemptStarted("job0", 2 + i // 2, _PLACES)
+        if i % 2
+        else ev.RankExited("job0", 1 + i // 2, 0, START + i, code=1)
+    ),
+    "boots": lambda i: (
+        ev.NodeSeen(Node("node0", boot_id=f"boot {i}")) if i % 2 else _signal("nvidia.xid.79", i, kernel=True)
+    ),
+    "releases by a person": lambda i: (
+        ev.NodeReleaseRequested("node0") if i % 2 else _signal("nvidia.xid.79", i, kernel=True)
+    ),
+    "nodes that come and go": lambda i: (
+        ev.NodeGone("node0") if i % 2 else ev.NodeSeen(Node("node0", boot_id="b"))
+    ),
     "ticks": lambda i: ev.Tick(),  # noqa: ARG005 - a tick carries nothing
 }
 
@@ -83,7 +89,9 @@ def test_ten_thousand_times_the_same(flood: str, policy: str) -> None:
             sizes.append(_size_of_one(world.laws))
     early, half, end = sizes
     assert end < 300_000
-    assert end < 1.5 * max(early, half, 40_000), "what is kept of one thing does not grow with how often it happens"
+    assert end < 1.5 * max(early, half, 40_000), (
+        "what is kept of one thing does not grow with how often it happens"
+    )
 
 
 def _size_of_one(laws: Laws) -> int:

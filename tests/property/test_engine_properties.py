@@ -11,10 +11,10 @@ import math
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from property.profiles import MACHINE
 from property.replay import replay_is_the_same
 from property.world import POLICIES, Gang, How, World
-
 from reknit.model import events as ev
 from reknit.model.terms import Trust
 
@@ -24,8 +24,22 @@ _EXITS = st.one_of(
     st.tuples(st.none(), st.none()),
 )
 _FATAL = ["nvidia.xid.79", "nvidia.xid.48", "nvidia.xid.95", "kernel.panic", "kernel.soft_lockup"]
-_MILD = ["nvidia.xid.31", "nvidia.xid.13", "kernel.oom.host", "kernel.nfs.not_responding", "kernel.edac.ce", "nvidia.xid.1"]
-_WORDS = ["python.exception", "torch.cuda.launch_failure", "nccl.watchdog", "numerical.nan", "training.xid_text", "what.ever"]
+_MILD = [
+    "nvidia.xid.31",
+    "nvidia.xid.13",
+    "kernel.oom.host",
+    "kernel.nfs.not_responding",
+    "kernel.edac.ce",
+    "nvidia.xid.1",
+]
+_WORDS = [
+    "python.exception",
+    "torch.cuda.launch_failure",
+    "nccl.watchdog",
+    "numerical.nan",
+    "training.xid_text",
+    "what.ever",
+]
 _PROBES = ["rank.stopped", "rank.disk_wait", "rank.no_cpu"]
 _HOW: list[How] = ["done", "done", "done", "twice", "fails", "refused", "lost", "outcome lost"]
 
@@ -82,9 +96,20 @@ class MisbehavingWorld(RuleBasedStateMachine):
 
     # training
 
-    @rule(i=which, steps=st.integers(1, 25), save=st.booleans(), slow=which, only=st.sampled_from([None, None, 0, 1]), keep_back=keep_back)
-    def gang_trains(self, i: int, steps: int, save: bool, slow: int, only: int | None, keep_back: bool) -> None:
-        self.world.train(self.gang(i), steps, save=save, slow=self.node(slow), only=only, keep_back=keep_back and steps < 3)
+    @rule(
+        i=which,
+        steps=st.integers(1, 25),
+        save=st.booleans(),
+        slow=which,
+        only=st.sampled_from([None, None, 0, 1]),
+        keep_back=keep_back,
+    )
+    def gang_trains(
+        self, i: int, steps: int, save: bool, slow: int, only: int | None, keep_back: bool
+    ) -> None:
+        self.world.train(
+            self.gang(i), steps, save=save, slow=self.node(slow), only=only, keep_back=keep_back and steps < 3
+        )
 
     @rule(i=which, phase=st.sampled_from(["checkpoint", "evaluation", "warmup", "communicate"]))
     def gang_names_its_phase(self, i: int, phase: str) -> None:
@@ -147,7 +172,12 @@ class MisbehavingWorld(RuleBasedStateMachine):
     def the_whole_gang_dies(self, i: int, seen: bool, keep_back: bool) -> None:
         self.world.end(self.gang(i), seen=seen, keep_back=keep_back)
 
-    @rule(i=which, code=st.sampled_from(_FATAL), ago=st.sampled_from([0.0, 30.0, -30.0, -90000.0]), times=st.integers(1, 3))
+    @rule(
+        i=which,
+        code=st.sampled_from(_FATAL),
+        ago=st.sampled_from([0.0, 30.0, -30.0, -90000.0]),
+        times=st.integers(1, 3),
+    )
     def a_device_fails(self, i: int, code: str, ago: float, times: int) -> None:
         for _ in range(times):
             self.world.tell(self.world.signal(code, self.node(i), ago=ago))
@@ -164,7 +194,9 @@ class MisbehavingWorld(RuleBasedStateMachine):
     @rule(i=which, rank=which, code=st.sampled_from(_WORDS + _PROBES), keep_back=keep_back)
     def a_rank_says_something(self, i: int, rank: int, code: str, keep_back: bool) -> None:
         gang = self.gang(i)
-        event = self.world.signal(code, self.node(rank), gang=gang, rank=rank, trust=Trust.TRAINING_LOG, signature="x")
+        event = self.world.signal(
+            code, self.node(rank), gang=gang, rank=rank, trust=Trust.TRAINING_LOG, signature="x"
+        )
         self.world.say([event], keep_back)
 
     @precondition(lambda self: len(self.world.nodes) > 1)

@@ -25,11 +25,16 @@ names = st.sampled_from(["train", "train", "other", "", "node0", "inc-1"])
 nodes = st.sampled_from(["node0", "node1", "node2", "", "train"])
 pools = st.sampled_from(["default", "default", "b"])
 texts = st.sampled_from(["", "x", "node", "\x00\x1b[31m", "9" * 30, "²", "1e9", "-1", "nan"])
-codes = st.one_of(st.sampled_from(_CODES), st.sampled_from(["", "job.stall", "rank.stall", "nvidia.xid.79", "what.ever"]))
-commands = st.one_of(
-    st.builds("inc-{}/{}".format, st.integers(0, 4), st.integers(0, 9)), st.sampled_from(["", "/", "inc-1", "x/1/2"])
+codes = st.one_of(
+    st.sampled_from(_CODES), st.sampled_from(["", "job.stall", "rank.stall", "nvidia.xid.79", "what.ever"])
 )
-attributes = st.dictionaries(st.sampled_from(["step", "last_sign", "signature", "status", "gpu_index"]), texts, max_size=3)
+commands = st.one_of(
+    st.builds("inc-{}/{}".format, st.integers(0, 4), st.integers(0, 9)),
+    st.sampled_from(["", "/", "inc-1", "x/1/2"]),
+)
+attributes = st.dictionaries(
+    st.sampled_from(["step", "last_sign", "signature", "status", "gpu_index"]), texts, max_size=3
+)
 
 entities = st.builds(
     Entity,
@@ -81,9 +86,18 @@ events: st.SearchStrategy[ev.AnyEvent] = st.one_of(
     st.builds(ev.AttemptStarted, names, numbers, placements),
     st.builds(ev.AttemptStarted, st.just("train"), st.integers(1, 4), placements),
     st.builds(
-        ev.RankExited, names, numbers, numbers, times, st.one_of(st.none(), numbers), st.one_of(st.none(), numbers), st.booleans()
+        ev.RankExited,
+        names,
+        numbers,
+        numbers,
+        times,
+        st.one_of(st.none(), numbers),
+        st.one_of(st.none(), numbers),
+        st.booleans(),
     ),
-    st.builds(ev.RankExited, st.just("train"), st.integers(1, 4), st.integers(0, 4), times, st.integers(0, 2)),
+    st.builds(
+        ev.RankExited, st.just("train"), st.integers(1, 4), st.integers(0, 4), times, st.integers(0, 2)
+    ),
     st.builds(ev.AttemptEnded, names, numbers),
     st.builds(ev.JobSucceeded, names, numbers),
     st.builds(ev.JobAbandoned, names, numbers),
@@ -91,7 +105,10 @@ events: st.SearchStrategy[ev.AnyEvent] = st.one_of(
     st.builds(ev.SignalSeen, signals),
     st.builds(ev.ProgressSeen, names, numbers, st.dictionaries(numbers, progress, max_size=4)),
     st.builds(
-        ev.ProgressSeen, st.just("train"), st.integers(1, 4), st.dictionaries(st.integers(0, 4), progress, max_size=4)
+        ev.ProgressSeen,
+        st.just("train"),
+        st.integers(1, 4),
+        st.dictionaries(st.integers(0, 4), progress, max_size=4),
     ),
     st.builds(ev.CommandDone, commands, texts, texts),
     st.builds(ev.CommandFailed, commands, texts, st.booleans()),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from property.laws import Laws
 
+from property.laws import Laws
 from reknit.catalog.load import builtin
 from reknit.decide.budget import nodes_allowed
 from reknit.model import commands as cmd
@@ -145,7 +145,9 @@ class World:
         if any(isinstance(c, cmd.Quarantine) for c in commands):
             marked = self.tainted | self.laws.state.out_of_service().keys()
             allowed = nodes_allowed(len(self.laws.state.nodes), self.laws.policy.nodes)
-            assert len(marked & self.laws.state.nodes.keys()) <= allowed, "marks that really are there count, too"
+            assert len(marked & self.laws.state.nodes.keys()) <= allowed, (
+                "marks that really are there count, too"
+            )
 
     def say(self, events: Iterable[ev.AnyEvent], keep_back: bool = False) -> None:
         """Tell, or keep back for later."""
@@ -177,7 +179,9 @@ class World:
         assert not gang.running, "two attempts of one job must never run at once"
         k = gang.spec.ranks_per_node
         places = [(i, node) for i, node in enumerate(free[: gang.spec.nodes])]
-        gang.placement = tuple(RankPlacement(k * i + r, node, r, (r,)) for i, node in places for r in range(k))
+        gang.placement = tuple(
+            RankPlacement(k * i + r, node, r, (r,)) for i, node in places for r in range(k)
+        )
         gang.running = gang.attempt = attempt
         gang.dead, gang.hung, gang.spent = {}, False, {}
         gang.step = gang.saved
@@ -233,7 +237,11 @@ class World:
                 gang.saved, gang.saved_at = gang.step, self.now
             if not gang.reports:
                 continue
-            news = {p.rank: self._news(gang, p, slow, phase) for p in gang.placement if only in (None, p.rank) and p.rank != without}
+            news = {
+                p.rank: self._news(gang, p, slow, phase)
+                for p in gang.placement
+                if only in (None, p.rank) and p.rank != without
+            }
             self.say([ev.ProgressSeen(gang.spec.id, gang.running, news)], keep_back)
 
     def _news(self, gang: Gang, place: RankPlacement, slow: str, phase: str) -> RankProgress:
@@ -380,7 +388,9 @@ class World:
                     self.carry_out(command, "done")
                 elif isinstance(command, cmd.CaptureEvidence) and command.job == gang.spec.id:
                     self.carry_out(command, how)
-            mine = [c for c in self.todo if isinstance(c, cmd.RestartGang | cmd.StopJob) and c.job == gang.spec.id]
+            mine = [
+                c for c in self.todo if isinstance(c, cmd.RestartGang | cmd.StopJob) and c.job == gang.spec.id
+            ]
             if mine:
                 self.carry_out(mine[-1], how)
                 return

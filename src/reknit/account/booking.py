@@ -54,7 +54,7 @@ def book_moves(state: EngineState, moves: Iterable[Move], change: Callable[..., 
 
 
 def _after_dismissal(job: JobView) -> Phase:
-    """Nothing was done about the failure: either nothing had to be, or nothing may be and the job goes on losing time."""
+    """Nothing was done: either nothing had to be, or nothing may be and the job goes on losing time."""
     if job.told_attempt == job.attempt:
         return Phase.DECIDE
     return Phase.RECOMPUTE if job.attempt_high < job.high_step else Phase.PRODUCTIVE
@@ -87,14 +87,7 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
     book_moves(desk.state, desk.moves, desk.change)
     desk.moves.clear()
     news = list(ranks)
-    incident = next(
-        (
-            i
-            for i in desk.state.open_incidents()
-            if i.job is not None and i.job.open and i.job.job == job.spec.id
-        ),
-        None,
-    )
+    incident = _open_incident(desk.state, job)
     if incident is not None and job.account.phase in (Phase.START, Phase.RELOAD):
         _book_reload(desk, job, incident, news)
     step, at = max(((n.step, n.step_at) for n in news), default=(-1, 0.0))
@@ -104,7 +97,21 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
         loaded = max((n.loaded_step for n in news), default=-1)
         job.resumed_step = loaded if loaded >= 0 else step - 1
     job.attempt_high = step
-    at = min(max(at, job.account.settled_at), desk.now)
+    _book_step(desk, job, incident, step, min(max(at, job.account.settled_at), desk.now))
+    if job.told_attempt and not any(view.exited and not view.ok for view in job.ranks.values()):
+        job.told_attempt = 0
+
+
+def _open_incident(state: EngineState, job: JobView) -> Incident | None:
+    """The incident that has this job in hand."""
+    for incident in state.open_incidents():
+        if incident.job is not None and incident.job.open and incident.job.job == job.spec.id:
+            return incident
+    return None
+
+
+def _book_step(desk: Desk, job: JobView, incident: Incident | None, step: int, at: float) -> None:
+    """The furthest step of this attempt was made at `at`: productive where no attempt was there before."""
     branch = incident.job if incident is not None else None
     new_ground = step > job.high_step
     if incident is not None and branch is not None and branch.state in _WORKING:
@@ -120,8 +127,6 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
     elif branch is None and job.account.phase in LOST_PHASES:
         settle(job.account, at)
         job.account.phase = Phase.RECOMPUTE
-    if job.told_attempt and not any(view.exited and not view.ok for view in job.ranks.values()):
-        job.told_attempt = 0
     if new_ground:
         job.high_step, job.high_at = step, at
 
