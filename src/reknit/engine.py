@@ -16,7 +16,7 @@ from reknit.model.commands import WaitUntil
 from reknit.model.incidents import JobState, NodeState
 from reknit.model.state import EngineState, JobAccount, JobView, RankView
 from reknit.model.terms import Phase
-from reknit.recover import intake, job_branch, node_branch, progress_watch
+from reknit.recover import intake, job_branch, job_rungs, node_branch, progress_watch
 from reknit.recover.desk import Desk
 from reknit.sense.process import exit_signal
 
@@ -238,7 +238,7 @@ def _look_again(desk: Desk) -> None:
             and incident.job.state == JobState.WAITING
             and "node" in incident.job.waiting_for
         ):
-            job_branch.reconsider(desk, incident.id)
+            job_rungs.reconsider(desk, incident.id)
         for branch in incident.nodes:
             if branch.state == NodeState.WANTED and branch.waiting_for:
                 desk.move_node(incident.id, branch.node, NodeState.WANTED, desk.now)

@@ -13,7 +13,8 @@ from rich.console import Console
 from reknit.cli import incident_table, ledger_report, render
 from reknit.cli.inbox import Request
 from reknit.cli.incidents import incidents, show
-from reknit.cli.ledger import ledger, read_ledger
+from reknit.cli.ledger import ledger
+from reknit.cli.ledger_data import read_ledger
 from reknit.cli.people import release
 from reknit.cli.states import journal_path, policy_path
 from reknit.model import commands as cmd

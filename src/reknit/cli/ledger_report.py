@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from reknit.cli.ledger import JobLedger, Ledger
+    from reknit.cli.ledger_data import JobLedger, Ledger
     from reknit.model.incidents import Incident
 
 _BAR = 30

@@ -11,7 +11,7 @@ from reknit.model.commands import Notify
 from reknit.model.entities import Entity
 from reknit.model.signals import Signal
 from reknit.model.terms import Trust
-from reknit.recover import intake, job_branch, node_branch
+from reknit.recover import intake, job_branch, job_rungs, node_branch
 from reknit.recover.transitions import BUSY
 from reknit.sense import pace, slowness
 
@@ -232,7 +232,7 @@ def _slow(desk: Desk, job: JobView, verdict: slowness.SlowVerdict) -> None:
     id_ = desk.open(text).id
     intake.attach(desk, id_, signal)
     node_branch.watch(desk, id_, verdict.node, code, text)
-    job_branch.report_only(desk, id_, job, "reported, not moved: slowness alone never evicts")
+    job_rungs.report_only(desk, id_, job, "reported, not moved: slowness alone never evicts")
     desk.issue(Notify, id_, text, desk.now + desk.policy.deadlines.node_action_s, text=text)
 
 
