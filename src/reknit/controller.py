@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SNAPSHOT_EVERY = 5000
 """Events between two snapshots: a few seconds of replay at most."""
 _FULL_RETRY_S = 1.0
+_LATE_S = 1.0
 
 
 def _ignore(*_: object) -> None:
@@ -132,7 +133,9 @@ class Controller:
             async with asyncio.timeout(None if due is None else max(0.0, due - self.now())):
                 return await self._queue.get()
         except TimeoutError:
-            return _Item(Tick(), {})
+            # Woken much too late, this process was stopped or the machine slept: it was blind, the job not silent.
+            late = due is not None and self.now() - due > _LATE_S
+            return _Item(WatchResumed() if late else Tick(), {})
 
     async def _handle(self, event: AnyEvent, cursors: Mapping[str, int]) -> None:
         now = self.now()

@@ -205,6 +205,19 @@ def test_a_rank_that_dies_while_nobody_looks_is_restarted_later(start: Callable[
     assert incident["diagnosis"]["code"] == "process.signal.9"
 
 
+def test_a_launcher_that_was_stopped_itself_calls_nothing_a_hang(
+    start: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = start(steps(tmp_path, steps=140))
+    until("a checkpoint", lambda: run.checkpoint() >= 5)
+    assert run.process is not None
+    run.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    run.process.send_signal(signal.SIGCONT)
+    assert run.wait() == 0, run.text()
+    assert run.incidents() == []
+
+
 def test_ctrl_c_ends_the_gang_and_leaves_nothing(start: Callable[..., Run]) -> None:
     run = start()
     until("a checkpoint", lambda: run.checkpoint() >= 5)
