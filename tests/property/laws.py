@@ -6,21 +6,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from reknit.decide.budget import nodes_allowed
 from reknit.engine import Engine
 from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.incidents import JobState, NodeState
-from reknit.model.state import EngineState
+from reknit.model.state import pack, unpack
 from reknit.model.terms import LOST_PHASES, Grade, Phase, Trust
 
 if TYPE_CHECKING:
     from reknit.catalog.row import Catalog
     from reknit.model.incidents import Incident
     from reknit.model.policy import Policy
-    from reknit.model.state import JobView
+    from reknit.model.state import EngineState, JobView
 
 _DISTURBING = (cmd.RestartGang, cmd.StopJob, cmd.Quarantine)
 _SWITCH = {cmd.RestartGang: "restart_job", cmd.StopJob: "stop_job", cmd.Quarantine: "quarantine"}
@@ -47,7 +45,7 @@ class Laws:
 
     def begin_again(self, policy: Policy) -> None:
         """A new engine under another policy goes on from the state that the old one wrote down."""
-        state = msgspec.json.decode(msgspec.json.encode(self.state), type=EngineState)
+        state = unpack(pack(self.state))
         state.announced = 0.0
         self.policy = policy
         self.engine = Engine(self.catalog, policy, state)

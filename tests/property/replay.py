@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from property.world import CATALOG
+from property.parts import CATALOG
 from reknit.engine import Engine
-from reknit.model.state import EngineState
+from reknit.model.state import EngineState, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from property.world import Entry
+    from property.parts import Entry
 
 
 def replay_is_the_same(log: Sequence[Entry], cut: int | None = None) -> bytes:
@@ -30,16 +30,17 @@ def replay_is_the_same(log: Sequence[Entry], cut: int | None = None) -> bytes:
             broken = Engine(CATALOG, entry.policy, snapshot(broken.state))
         assert straight.handle(entry.now, entry.event) == entry.commands
         assert broken.handle(entry.now, entry.event) == entry.commands
-    end = msgspec.json.encode(straight.state)
-    assert msgspec.json.encode(broken.state) == end
+    end = pack(straight.state)
+    assert pack(broken.state) == end
     return end
 
 
 def snapshot(state: EngineState) -> EngineState:
-    """Through the journal's form and back."""
+    """Through the journal's form and back; as JSON, for people and other programs, it can be read as well."""
+    again = unpack(pack(state))
+    assert pack(again) == pack(state)
     text = msgspec.json.encode(state)
-    again = msgspec.json.decode(text, type=EngineState)
-    assert msgspec.json.encode(again) == text
+    assert msgspec.json.encode(msgspec.json.decode(text, type=EngineState)) == text
     return again
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from property.laws import Laws
-from property.world import CATALOG, POLICIES, START, World
+from property.parts import CATALOG, POLICIES, START
+from property.world import World
 from reknit.model import commands as cmd
 from reknit.model import events as ev
 from reknit.model.entities import Entity, Node, RankPlacement

@@ -12,9 +12,10 @@ import math
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from property.parts import POLICIES, Gang, How
 from property.profiles import MACHINE
 from property.replay import replay_is_the_same
-from property.world import POLICIES, Gang, How, World
+from property.world import World
 from reknit.model import events as ev
 from reknit.model.terms import Trust
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from property import wild
 from property.laws import Laws
+from property.parts import CATALOG, POLICIES, Entry
 from property.profiles import LISTS
 from property.replay import replay_is_the_same
-from property.world import CATALOG, POLICIES, Entry
 from reknit.model import events as ev
 from reknit.model.entities import JobSpec, Node, RankPlacement
 

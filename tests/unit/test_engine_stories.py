@@ -408,3 +408,14 @@ def test_silence_while_nobody_watched_is_no_hang() -> None:
     assert story.incidents == []
     story.wait(20)
     assert len(story.given(cmd.CaptureEvidence)) == 1
+
+
+def test_ranks_that_do_not_wait_for_each_other_have_all_to_pass_the_point_of_failure() -> None:
+    story = Story()
+    story.train(20, save=True)
+    for _ in range(2):
+        story.exit(0, code=3)
+        story.wait(3)
+        story.train(4, ranks=[1, 2, 3, 4, 5, 6, 7])
+    assert len(story.incidents) == 1, "rank 0 failed again before it had passed the step"
+    assert len(story.given(cmd.StopJob)) == 1

@@ -91,12 +91,13 @@ def book_progress(desk: Desk, job: JobView, ranks: Collection[RankProgress]) -> 
     if incident is not None and job.account.phase in (Phase.START, Phase.RELOAD):
         _book_reload(desk, job, incident, news)
     step, at = max(((n.step, n.step_at) for n in news), default=(-1, 0.0))
-    if step <= job.attempt_high:
+    returning = incident is not None and incident.job is not None and incident.job.state in _WORKING
+    if step < 0 or (step <= job.attempt_high and not returning):
         return
     if job.attempt_high < 0 and job.resumed_step < 0:
         loaded = max((n.loaded_step for n in news), default=-1)
         job.resumed_step = loaded if loaded >= 0 else step - 1
-    job.attempt_high = step
+    job.attempt_high = max(job.attempt_high, step)
     _book_step(desk, job, incident, step, min(max(at, job.account.settled_at), desk.now))
     if job.told_attempt and not any(view.exited and not view.ok for view in job.ranks.values()):
         job.told_attempt = 0
@@ -118,7 +119,8 @@ def _book_step(desk: Desk, job: JobView, incident: Incident | None, step: int, a
         job_branch.stepped(desk, incident.id, step, at)
         book_moves(desk.state, desk.moves, desk.change)
         desk.moves.clear()
-        if new_ground:
+        healed = desk.state.incidents[incident.id].job
+        if healed is not None and healed.state == JobState.RECOVERED:
             _finish_bill(desk, job, incident.id, branch.failed_step)
     elif new_ground and (branch is None or branch.state == JobState.CAPTURING):
         settle(job.account, at)

@@ -54,6 +54,7 @@ class JobBranch(msgspec.Struct, frozen=True):
         attempt: the attempt that failed last; `next_attempt` the one that is to replace it, 0 where none is planned.
         failed_step: the furthest step completed before the failure, -1 where unknown: recovery means passing it.
         deadline: when the present state has lasted too long.
+        stepping: how many ranks were making steps when it failed: so many have to pass `failed_step`.
         command: the id of the command whose outcome is awaited, "" where none.
         avoid: nodes that the next attempt must not use.
         moved_off: nodes that a restart of this incident has left, whatever has become of them since.
@@ -70,6 +71,7 @@ class JobBranch(msgspec.Struct, frozen=True):
     attempt: int
     next_attempt: int = 0
     failed_step: int = -1
+    stepping: int = 1
     command: str = ""
     avoid: tuple[str, ...] = ()
     moved_off: tuple[str, ...] = ()

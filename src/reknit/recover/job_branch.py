@@ -126,17 +126,23 @@ def started(desk: Desk, id_: str, attempt: int) -> None:
 
 
 def stepped(desk: Desk, id_: str, step: int, at: float) -> None:
-    """The new attempt made a step: on the way back, or past the point of failure."""
+    """The new attempt made a step: on the way back, or past the point of failure.
+
+    It is past it when as many ranks are as made steps before: where ranks do not wait for one another, the one that
+    failed may be behind the others.
+    """
     branch = desk.job_branch(id_)
     job = desk.job(branch.job)
-    if step > branch.failed_step:
+    wanted = max(1, min(branch.stepping, len(job.ranks)))
+    if step > branch.failed_step and _stepping(job, branch.failed_step) >= wanted:
         if branch.state == JobState.RELOADING and branch.failed_step >= 0:
             desk.say(id_, "outcome", f"first step of attempt {job.attempt}")
         recovered(desk, id_, f"step {step} is new: training advances again", at)
     elif branch.state == JobState.RELOADING:
         stall = desk.now + desk.policy.stall.startup_ceiling_s
         desk.move_job(id_, JobState.RECOMPUTING, stall, at=at)
-        desk.say(id_, "outcome", f"steps again from {step}; {branch.failed_step - step} to make up")
+        to_go = max(0, branch.failed_step - step)
+        desk.say(id_, "outcome", f"steps again from {step}; {to_go} to make up")
 
 
 def recovered(desk: Desk, id_: str, why: str, at: float) -> None:
@@ -270,6 +276,7 @@ def _begin(desk: Desk, id_: str, job: JobView, state: JobState, deadline: float,
             deadline=deadline,
             attempt=job.attempt,
             failed_step=job.high_step,
+            stepping=_stepping(job, -1),
             command=command,
         ),
     )
@@ -278,4 +285,14 @@ def _begin(desk: Desk, id_: str, job: JobView, state: JobState, deadline: float,
 
 def _again(job: JobView, branch: JobBranch) -> dict[str, object]:
     """What a branch must know when the attempt that was to heal it fails, too."""
-    return {"attempt": job.attempt, "failed_step": max(branch.failed_step, job.high_step), "tries": 0}
+    return {
+        "attempt": job.attempt,
+        "failed_step": max(branch.failed_step, job.high_step),
+        "stepping": max(branch.stepping, _stepping(job, -1)),
+        "tries": 0,
+    }
+
+
+def _stepping(job: JobView, beyond: int) -> int:
+    """How many ranks of the present attempt have passed a step."""
+    return sum(1 for view in job.ranks.values() if view.progress is not None and view.progress.step > beyond)

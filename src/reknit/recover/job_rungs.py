@@ -168,6 +168,8 @@ def _failing_step(job: JobView, diagnosis: Diagnosis) -> int:
     view = next((view for rank, view in job.ranks.items() if str(rank) == named), None)
     if view is not None and view.progress is not None:
         return max(view.progress.step, view.progress.loaded_step)
+    if view is not None:
+        return job.resumed_step
     return max(job.attempt_high, job.resumed_step)
 
 
