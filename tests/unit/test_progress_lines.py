@@ -37,7 +37,7 @@ ORDINARY = [
     "total training steps: 500",
     "Num examples = 10,000",
     "node7:412:501 [3] NCCL INFO Channel 00/16 : 3[3] -> 4[4] via P2P/CUMEM",
-    '  File "/work/train.py", line 120, in step',
+    '  File "/app/train.py", line 120, in step',
     "{'eval_loss': 2.2017, 'eval_runtime': 3.1, 'epoch': 1.0}",
     "Saving model checkpoint to /out/run7",
     "the last step was 7 minutes long",
