@@ -212,6 +212,7 @@ def _node_seen(desk: Desk, event: ev.NodeSeen) -> None:
 
 def _node_gone(desk: Desk, event: ev.NodeGone) -> None:
     name = event.node
+    desk.state.cleared.pop(event.node, None)
     desk.state.nodes.pop(name, None)
     node_branch.let_jobs_use(desk, name)
     for incident in desk.state.open_incidents():

@@ -28,6 +28,7 @@ def refused(tmp: Path, *args: str) -> str:
         ("[restarts]\nper_houre = 3\n", "per_houre"),
         ('[restarts]\nper_hour = "three"\n', "restarts.per_hour"),
         ("[restarts]\nper_hour = -1\n", "per_hour"),
+        ("[deadlines]\nretry_s = 0\n", "retry_s"),
         ("[stall]\nstep_floor_s = 10\nstep_ceiling_s = 5\n", "stall.step"),
         ('mode = "panic"\n', "panic"),
         ("mode = [\n", "TOML"),

@@ -419,3 +419,34 @@ def test_ranks_that_do_not_wait_for_each_other_have_all_to_pass_the_point_of_fai
         story.train(4, ranks=[1, 2, 3, 4, 5, 6, 7])
     assert len(story.incidents) == 1, "rank 0 failed again before it had passed the step"
     assert len(story.given(cmd.StopJob)) == 1
+
+
+def test_the_same_evidence_does_not_condemn_a_node_again_after_a_person_gave_it_back() -> None:
+    story = Story()
+    story.train(20, save=True)
+    story.xid(79, "node1")
+    old = story.incidents[0].signals[0]
+    story.wait(1)
+    assert story.quarantined == {"node1"}
+    story.tell(ev.NodeReleaseRequested("node1", by="ann"))
+    story.wait(5)
+    story.tell(ev.SignalSeen(old))
+    story.wait(5)
+    assert story.quarantined == set(), "a log that is read again is no news"
+    story.xid(79, "node1")
+    story.wait(5)
+    assert story.quarantined == {"node1"}, "a new record is"
+
+
+def test_a_rank_that_never_tells_a_step_is_not_hung_while_the_others_go_on() -> None:
+    from reknit.model.progress import RankProgress
+
+    story = Story()
+    story.train(50, ranks=[0], save=True)
+    loaded = RankProgress(loaded_step=40, loaded_at=story.now, alive_at=story.now)
+    story.tell(ev.ProgressSeen("train", 1, {1: loaded}))
+    for _ in range(40):
+        story.train(100, ranks=[0], save=True)
+        story.wait(0.1)
+    assert not story.given(cmd.CaptureEvidence)
+    assert story.incidents == []

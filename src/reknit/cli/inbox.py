@@ -35,6 +35,8 @@ async def watch_inbox(root: Path, emit: Callable[[Request], None], notice: Calla
 
 def _read(path: Path, notice: Callable[[str], None]) -> Request | None:
     try:
+        if not path.is_file():
+            return None  # a folder or a pipe is no request
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MOST_BYTES), type=Request)
     except OSError as error:

@@ -33,6 +33,8 @@ def read_policy(path: Path | None) -> Policy:
         if isinstance(raw, dict):
             raw.setdefault("mode", "act")
         return msgspec.convert(raw, Policy)
+    except msgspec.ValidationError as error:
+        raise UsageProblem(f"policy {path}: {_plain(str(error))}") from error
     except msgspec.DecodeError as error:
         raise UsageProblem(f"policy {path} is not TOML: {_plain(str(error))}") from error
     except ValueError as error:

@@ -69,14 +69,15 @@ def run(  # noqa: PLR0913 - one for each option
     plain: bool,
     command: tuple[str, ...],
 ) -> None:
-    r"""Run COMMAND as every rank of a gang, with the environment that torchrun sets, and keep it running.
+    """Run COMMAND as every rank of a gang, with the environment that torchrun sets, and keep it running.
 
     Started again with the same --state after this process was killed, it takes up what still runs; COMMAND may then be
     left out.
 
     \b
-    Exit status: the job's own; 125 where Reknit stopped the job; 2 for bad input, before anything is started.
-    """
+    Exit status: 0 where the job ended well, 125 where Reknit stopped it, the job's own where Reknit may only look on,
+    130 after Ctrl-C; 2 for bad input, before anything is started.
+    """  # noqa: D301 - click reads the escape as "leave these lines alone"
     options = Options(
         state=state,
         name=name,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import time
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from reknit.journal.port import JournalError
 from reknit.journal.sqlite import SqliteJournal
 from reknit.model.commands import StopJob
 from reknit.model.entities import JobSpec
-from reknit.model.events import JobAbandoned
+from reknit.model.events import CommandFailed, JobAbandoned
 from reknit.orchestrate.local.errors import LocalError
 from reknit.orchestrate.local.orchestrator import LocalOrchestrator
 from reknit.orchestrate.local.settings import LocalSettings
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 EXIT_STOPPED = 125
 """Reknit stopped the job: as `timeout` and `docker run` use 125 for what is not the command's own status."""
 _SIGNAL_BASE = 128
+_MOST_FILES = 1 << 16
 _KMSG = Path("/dev/kmsg")
 
 
@@ -127,6 +129,7 @@ class Session:
 
     async def run(self) -> int:
         """Work until the job has ended; gives the exit status."""
+        _open_many_files()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
@@ -135,6 +138,7 @@ class Session:
         )
         try:
             with self._view:
+                self._view.notice(f"state: {self.orchestrator.root}")
                 self._abandoned_before()
                 await self.controller.run(self._over_now)
         finally:
@@ -200,9 +204,13 @@ class Session:
         attempt = 1 << 30
         grace = self.controller.engine.policy.deadlines.grace_s
         stop = StopJob("", "", why, time.time() + grace, job=job.spec.id, attempt=attempt, grace_s=grace)
-        outcome = await self.orchestrator.execute(stop)
-        if outcome.detail and not hasattr(outcome, "path"):
-            self._view.notice(outcome.detail)
+        told = False
+        while isinstance(outcome := await self.orchestrator.execute(stop), CommandFailed):
+            # Nobody may be left behind: it is said to be over when it is over.
+            if not told:
+                self._view.notice(f"the job could not be ended yet: {outcome.detail}; trying again")
+                told = True
+            await asyncio.sleep(1.0)
         self.controller.emit(JobAbandoned(job.spec.id, attempt, why))
 
     def _remember_status(self, job: JobView) -> None:
@@ -215,6 +223,15 @@ class Session:
         first = min((s for s in exits if s.job == job.spec.id), key=lambda s: s.first_seen, default=None)
         status = int(first.attributes.get("status", "1")) if first is not None else 1
         self.failed_status = status if status > 0 else _SIGNAL_BASE - status
+
+
+def _open_many_files() -> None:
+    """Each rank takes three descriptors: as many as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def policy_now(options: Options, root: Path) -> Policy:

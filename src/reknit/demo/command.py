@@ -7,11 +7,13 @@ import os
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from reknit.cli.errors import UsageProblem
 from reknit.cli.ledger import print_ledger
 from reknit.cli.session import EXIT_STOPPED, Options, Session
 from reknit.cli.view import make_view
@@ -50,6 +52,8 @@ POLICY = Policy(
 )
 def demo(*, plain: bool, state: Path | None) -> None:
     """Watch a real training job break in five ways and recover by itself, with the bill. Takes under a minute."""
+    if find_spec("numpy") is None:
+        raise UsageProblem("the demo's training job needs numpy; install it with `pip install '.[demo]'`")
     view = make_view("reknit demo", plain=plain)
     sys.exit(asyncio.run(perform(state, view, print_ledger)))
 

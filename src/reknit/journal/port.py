@@ -20,7 +20,7 @@ class JournalError(Exception):
 
 
 class JournalFull(JournalError):
-    """Nothing can be written at the moment (disk full, quota). May pass."""
+    """Nothing can be written at the moment (disk full, quota, somebody else holds it). May pass."""
 
 
 class Recorded(msgspec.Struct, frozen=True):

@@ -152,4 +152,8 @@ def _explain(path: Path, error: sqlite3.Error) -> JournalError:
             " there, or look for the disk in the kernel log"
         )
     sentence = _SENTENCES.get(code & _PRIMARY, "journal {path} cannot be used: {error}")
+    if code & _PRIMARY in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return JournalFull(
+            sentence.format(path=path, error=error)
+        )  # it may pass: a backup, somebody looking in
     return JournalError(sentence.format(path=path, error=error))

@@ -149,6 +149,11 @@ class Policy(_Section, frozen=True, forbid_unknown_fields=True):
             (self.restarts.backoff_first_s, self.restarts.backoff_max_s, "restarts.backoff: first and max"),
             (self.slowness.clear_ratio, self.slowness.rank_ratio, "slowness: clear_ratio and rank_ratio"),
         )
+        for name in ("retry_s", "node_action_s", "restart_s", "capture_s", "remind_s"):
+            if getattr(self.deadlines, name) <= 0:
+                raise ValueError(
+                    f"deadlines: `{name}` is 0, but something has to be waited for: more than 0 seconds"
+                )
         for low, high, name in pairs:
             if low > high:
                 raise ValueError(f"{name}: the lower value {low} is above the higher one {high}")

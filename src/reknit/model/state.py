@@ -73,7 +73,7 @@ class JobView(msgspec.Struct):
         attempt: the highest attempt seen, 0 before the first.
         state: `running` from AttemptStarted until the attempt ends, `down` between attempts, `ended` for good.
         attempt_high: the furthest step of this attempt; `high_step` of all attempts.
-        had_progress: ranks of which any attempt has reported progress.
+        had_progress: ranks of which any attempt has reported a step.
         restarts: times of the restarts that count against the budget.
         reset_step: new steps beyond this one, with a checkpoint, clear the budget; -1 where nothing is to be cleared.
         watching_since: since when its progress is reported without a break: a silence counts only from here.
@@ -149,6 +149,8 @@ class EngineState(msgspec.Struct):
     jobs: dict[str, JobView] = {}
     incidents: dict[str, Incident] = {}
     brake: BrakeState = msgspec.field(default_factory=BrakeState)
+    cleared: dict[str, float] = {}
+    """When a node was last given back: what was seen before that is no evidence against it any more."""
     recent: list[Signal] = []
     """The last signals about nodes that no incident has taken."""
     incident_count: int = 0

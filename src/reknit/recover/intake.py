@@ -42,14 +42,14 @@ def take(desk: Desk, signal: Signal) -> str | None:
     """File a signal: into the incident that it belongs to, a new one, or the recent ones. Gives the incident."""
     row = desk.catalog.get(signal.code)
     incident = _belongs_to(desk, signal, row)
-    if incident is None and _opens_for_node(signal, row):
+    if incident is None and _opens_for_node(desk, signal, row):
         holder = node_branch.holder_of(desk, signal.node)
         incident = desk.state.incidents[holder] if holder else desk.open(_title(signal, row))
     if incident is None:
         remember(desk, signal)
         return None
     attach(desk, incident.id, signal)
-    if _opens_for_node(signal, row):
+    if _opens_for_node(desk, signal, row):
         node_branch.concern(desk, incident.id, signal, row)
         _judge_node(desk, incident.id)
     return incident.id
@@ -222,12 +222,14 @@ def _gang_is_on(desk: Desk, job: str, node: str, state: JobState) -> bool:
     return state != JobState.STOPPING and node in desk.job(job).nodes
 
 
-def _opens_for_node(signal: Signal, row: Row) -> bool:
-    """A record that no tenant can write, about a device that exists, and that is more than a remark."""
+def _opens_for_node(desk: Desk, signal: Signal, row: Row) -> bool:
+    """A record that no tenant can write, about a device that exists, that is more than a remark, and newer than the
+    word of whoever gave the node back: the same evidence does not condemn it twice."""
     return (
         signal.trust >= Trust.KERNEL_RECORD
         and signal.joined
         and bool(signal.node)
+        and signal.last_seen > desk.state.cleared.get(signal.node, 0.0)
         and row.severity in ("fatal", "error")
         and row.scope in ("gpu", "nvlink_domain", "nic", "node", "storage")
     )

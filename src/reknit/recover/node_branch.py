@@ -253,6 +253,8 @@ def dismiss(desk: Desk, incident: Incident, branch: NodeBranch, why: str) -> Non
 def release(desk: Desk, incident: Incident, branch: NodeBranch, why: str) -> None:
     """Give a node back; a node that was only wanted or watched is simply let go. No job need avoid it any more."""
     let_jobs_use(desk, branch.node)
+    if branch.node in desk.state.nodes:
+        desk.state.cleared = {**desk.state.cleared, branch.node: desk.now}
     if branch.state == NodeState.WATCHED or (branch.state == NodeState.WANTED and not branch.tries):
         dismiss(desk, incident, branch, why)
     elif branch.state == NodeState.QUARANTINING:

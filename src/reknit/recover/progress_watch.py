@@ -74,7 +74,7 @@ def _note_rank(job: JobView, rank: int, known: set[int], news: RankProgress) -> 
     pace.learn(job, before, news)
     view.progress = news
     slowness.note(view, news)
-    if rank not in known:
+    if news.step >= 0 and rank not in known:
         known.add(rank)
         job.had_progress.append(rank)
     if news.saved_step > job.saved_step:
@@ -106,7 +106,7 @@ def _due(job: JobView, policy: Stall, ranks: Iterable[int]) -> dict[int, float]:
 
 def _expected(job: JobView, ranks: Iterable[int]) -> dict[int, float]:
     """Of these ranks the ones whose silence would be news, with the last sign that each has shown: those that run,
-    have ever reported progress, and whose present silence has not been looked at already."""
+    have ever reported a step (or, where no rank has, any sign), and whose present silence was not looked at yet."""
     quiet: dict[int | None, float] = {}
     for signal in job.recent:
         if signal.attempt == job.attempt and intake.is_stall(signal):
@@ -116,7 +116,8 @@ def _expected(job: JobView, ranks: Iterable[int]) -> dict[int, float]:
     signs: dict[int, float] = {}
     for rank in ranks:
         view = job.ranks[rank]
-        if not view.exited and (view.progress is not None or rank in known):
+        told = rank in known or (view.progress is not None and job.high_step < 0)
+        if not view.exited and told:
             sign = pace.last_sign(view.progress, job.attempt_started_at)
             if not quiet or sign > max(quiet.get(None, -1.0), quiet.get(rank, -1.0)):
                 signs[rank] = sign

@@ -82,8 +82,8 @@ def stall_deadline(job: JobView, rank: int, policy: Stall) -> float | None:
     view = job.ranks.get(rank)
     if view is None or view.exited:
         return None
-    if view.progress is None and rank not in job.had_progress:
-        return None
+    if rank not in job.had_progress and (view.progress is None or job.high_step >= 0):
+        return None  # a rank that never told a step is not silent where others do: it may only be one that prints none
     what = activity(view.progress)
     if what == "step" and view.progress is not None and view.progress.step < 0:
         what = "startup"

@@ -68,8 +68,12 @@ def read_json(path: Path, shape: type[T]) -> T | None:
     """The content, or None where there is no such file or it is not (yet) whole. Raises OSError for other
     reasons."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        handle = open_regular(path)
+        if handle is None:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            return msgspec.json.decode(file.read(), type=shape)
+    except (FileNotFoundError, NotADirectoryError, NotRegular, msgspec.MsgspecError):
         return None
 
 

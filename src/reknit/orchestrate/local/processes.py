@@ -52,8 +52,8 @@ class Identity:
             return None
         try:
             handle = os.pidfd_open(self.pid)
-        except OSError:
-            return None
+        except ProcessLookupError:
+            return None  # and only then: too many open files do not make a process disappear
         if self.alive:
             return handle
         os.close(handle)
@@ -148,7 +148,7 @@ def marked(mark: bytes) -> dict[Identity, str]:
     for process in everybody():
         if process.pid == os.getpid() or process.state in GONE:
             continue
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             text = b"\0" + (PROC / str(process.pid) / "environ").read_bytes()
             _, hit, rest = text.partition(needle)
             if hit:

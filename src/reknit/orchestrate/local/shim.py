@@ -243,8 +243,9 @@ class Rank:
                 self.end(status)
 
     def ask(self) -> None:
-        """Somebody wants the rank to end. One that ended before was not asked."""
-        self.asked = self.over is None
+        """Somebody wants the rank to end. Only Reknit asks, and says so in a file beforehand."""
+        stopping = os.path.join(os.path.dirname(self.folder), "stopping.json")
+        self.asked = self.over is None and os.path.exists(stopping)
         self.terminate(self.grace_now())
 
     def grace_now(self) -> float:
