@@ -450,3 +450,18 @@ def test_a_rank_that_never_tells_a_step_is_not_hung_while_the_others_go_on() -> 
         story.wait(0.1)
     assert not story.given(cmd.CaptureEvidence)
     assert story.incidents == []
+
+
+def test_a_step_that_is_read_after_the_death_was_still_made_before_it() -> None:
+    story = Story()
+    story.train(20, save=True)
+    story.exit(3, signal=9)
+    story.train(1)
+    story.wait(3)
+    story.step = 19
+    story.train(1)
+    assert story.incidents[0].job.state == JobState.RECOMPUTING, (
+        "step 20 was made before, by the attempt that died"
+    )
+    story.train(1)
+    assert story.incidents[0].job.state == JobState.RECOVERED

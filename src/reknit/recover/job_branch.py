@@ -121,7 +121,16 @@ def started(desk: Desk, id_: str, attempt: int) -> None:
         desk.say(id_, "outcome", f"attempt {attempt} was started by somebody else: adopted")
     known = bool(job.had_progress)
     wait = patience(job.pace, desk.policy.stall, "startup") if known else desk.policy.stall.startup_floor_s
-    desk.move_job(id_, JobState.RELOADING, desk.now + wait, command="", next_attempt=attempt, waiting_for="")
+    desk.move_job(
+        id_,
+        JobState.RELOADING,
+        desk.now + wait,
+        command="",
+        next_attempt=attempt,
+        waiting_for="",
+        # What the old attempt printed last may have been read after its death.
+        failed_step=max(branch.failed_step, job.high_step),
+    )
     desk.say(id_, "outcome", f"attempt {attempt} runs on {', '.join(job.nodes)}")
 
 
